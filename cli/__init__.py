@@ -1,0 +1,1 @@
+"""The kvproof console command."""

@@ -1,0 +1,1 @@
+"""Scenario strategies, engine drivers, campaigns and their reports."""

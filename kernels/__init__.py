@@ -1,0 +1,1 @@
+"""The real kernels and the engine releases that they come from."""

@@ -1,0 +1,1 @@
+"""Engine releases: installed, checked, and made importable on a CPU."""

@@ -1,0 +1,234 @@
+"""Facts: what a driver observed while it played a scenario, one JSON object a line.
+
+A log is a sequence of facts. It starts with `Started`, and each operation of the scenario starts
+with a `Step`. Facts say what happened, never whether it was right: that is the monitor's work.
+Nothing in a log depends on the clock, on process numbers or on addresses, so the same scenario on
+the same target gives the same bytes.
+
+Units: positions and lengths in tokens, rows in ring rows, locs in token locations of a pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kvproof.model.scenario import (
+    SCHEMA,
+    BadFileError,
+    Geometry,
+    Operation,
+    refuse_newer_schema,
+)
+
+Mode: TypeAlias = Literal["prefill", "decode", "verify"]
+
+
+class _Fact(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", tag=str.lower,
+    forbid_unknown_fields=True, omit_defaults=True,
+):  # fmt: skip
+    pass
+
+
+class Started(_Fact, frozen=True, kw_only=True):
+    """First record of a log: what was run.
+
+    Attributes:
+        target: e.g. ``sglang-0.5.16:registry``, or ``model``.
+        backend: who named the rows: ``rules`` (the specification's arithmetic), ``interpreter``
+            (the real Triton kernels), ``cuda:<arch>``, ``hip:<arch>``.
+        ring_stride: rows per slot as the engine sized them; None where it has no ring.
+        reprefill_tail: tokens that the target's cap holds back, as its own method returns them.
+        classes: the engine classes in play, by role.
+        versions: of the engine and of what it runs on.
+    """
+
+    target: str
+    backend: str
+    geometry: Geometry
+    ring_stride: int | None
+    reprefill_tail: int
+    classes: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    schema: int = SCHEMA
+
+
+class Step(_Fact, frozen=True, kw_only=True):
+    """Operation ``index`` of the scenario begins."""
+
+    index: int
+    operation: Operation
+
+
+class Skipped(_Fact, frozen=True, kw_only=True):
+    """The operation had nothing to do, or the engine has no room for it."""
+
+    reason: str
+
+
+class Admitted(_Fact, frozen=True, kw_only=True):
+    """A request got a slot. Each admission is a new occupancy, counted from 1 over the log."""
+
+    request: str
+    slot: int
+    prompt_len: int
+    matched_len: int
+
+
+class Read(_Fact, frozen=True, kw_only=True):
+    """Ring rows that one query reads, in the order of the positions that they stand for.
+
+    Attributes:
+        request: None for a padded row of the batch.
+        slot: the slot that the query's row of the batch carries.
+        position: the query's own position.
+        first: position that ``rows[0]`` stands for; the rest follow one by one.
+        seen: what the rows held when they were gathered, as ``(occupancy, position)``, or None
+            for a row that nobody wrote. None as a whole where the backend moves no payload.
+    """
+
+    request: str | None
+    mode: Mode
+    slot: int
+    position: int
+    first: int
+    rows: tuple[int, ...]
+    seen: tuple[tuple[int, int] | None, ...] | None = None
+
+
+class Wrote(_Fact, frozen=True, kw_only=True):
+    """Ring rows that one launch wrote for one request.
+
+    Attributes:
+        positions: position whose key went to the row beside it.
+        rows: ring rows, parallel to ``positions``.
+    """
+
+    request: str | None
+    mode: Mode
+    slot: int
+    positions: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
+class Advanced(_Fact, frozen=True, kw_only=True):
+    """A request's computed length after a forward: tokens whose keys are committed."""
+
+    request: str
+    computed_len: int
+    prefilling: bool = False
+
+
+class Released(_Fact, frozen=True, kw_only=True):
+    """A request gave its slot back."""
+
+    request: str
+    slot: int
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node of the radix tree as the real object shows it.
+
+    Attributes:
+        parent: index of the parent in the snapshot, -1 for a child of the root.
+        tokens: the edge's tokens.
+        locs: full-pool location of each token.
+        full_lock: lock count of the full component.
+        swa_lock: lock count of the sliding-window component.
+        tombstone: the node's SWA was released while its full pages stay.
+    """
+
+    parent: int
+    tokens: tuple[int, ...]
+    locs: tuple[int, ...]
+    full_lock: int = 0
+    swa_lock: int = 0
+    tombstone: bool = False
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request holds of the full pool.
+
+    Attributes:
+        protected_len: leading tokens whose locations belong to the tree.
+        locs: location of every allocated token, protected ones first.
+    """
+
+    request: str
+    slot: int
+    protected_len: int
+    locs: tuple[int, ...]
+
+
+class Pools(_Fact, frozen=True, kw_only=True):
+    """Snapshot of the pools and the tree after an operation; absent if nothing changed.
+
+    Attributes:
+        free: free locations of the full pool: page numbers (``loc // page_size``).
+        free_slots: request slots that can be lent, in the engine's own order.
+        nodes: the tree, parents before children.
+        holdings: the requests that hold memory.
+        counters: the engine's own sizes in tokens: ``available``, ``evictable``, ``protected``.
+    """
+
+    free: tuple[int, ...]
+    free_slots: tuple[int, ...]
+    nodes: tuple[Node, ...]
+    holdings: tuple[Holding, ...]
+    counters: dict[str, int]
+
+
+class EngineError(_Fact, frozen=True, kw_only=True):
+    """The engine raised, hung or died in this step; the log ends here."""
+
+    cause: Literal["raised", "timed out", "died"]
+    message: str
+
+
+class Ended(_Fact, frozen=True, kw_only=True):
+    """The scenario was played to its end."""
+
+    steps: int
+
+
+Fact: TypeAlias = (
+    Started | Step | Skipped | Admitted | Read | Wrote | Advanced | Released | Pools
+    | EngineError | Ended
+)  # fmt: skip
+
+_decoder = msgspec.json.Decoder(Fact)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_fact(fact: Fact) -> bytes:
+    """One line of a log, newline included."""
+    return _encoder.encode(fact) + b"\n"
+
+
+def decode_fact(line: bytes) -> Fact:
+    """One fact from one line; raises BadFileError."""
+    try:
+        fact = _decoder.decode(line)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise BadFileError(f"not a fact: {error}") from error
+    if isinstance(fact, Started):
+        refuse_newer_schema(fact.schema, what="log")
+    return fact
+
+
+def read_log(lines: Iterable[bytes]) -> Iterator[Fact]:
+    """Facts of a log, one at a time; raises BadFileError with the line number."""
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            fact = decode_fact(line)
+        except BadFileError as error:
+            raise BadFileError(f"line {number}: {error}") from error
+        if number == 1 and not isinstance(fact, Started):
+            raise BadFileError("line 1: a log starts with a 'started' fact")
+        yield fact
+    if number == 0:
+        raise BadFileError("the log is empty")

@@ -1,0 +1,297 @@
+"""The player: plays a scenario on an engine and reports facts.
+
+What an operation means is written once, here. A target supplies two parts: an `Engine` (slots,
+pools, tree, scheduling: the real objects of a release, or the reference engine) and a `Forward`
+(which ring rows a step reads and writes: the real kernels, or the specification's rules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvproof.model.facts import (
+    Admitted,
+    Advanced,
+    Ended,
+    Fact,
+    Pools,
+    Read,
+    Released,
+    Skipped,
+    Started,
+    Step,
+    Wrote,
+)
+from kvproof.model.scenario import (
+    Abort,
+    Decode,
+    Evict,
+    Finish,
+    Flush,
+    Operation,
+    Prefill,
+    Prompt,
+    Retract,
+    Scenario,
+    Submit,
+    Verify,
+    prompt_len,
+    token_ids,
+)
+
+
+class RefusedError(Exception):
+    """The engine has no room for an operation, or no way to run it; it changed nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """One prefill step ``[start, end)`` of a request in ``slot``; ``last`` ends its prefill."""
+
+    slot: int
+    start: int
+    end: int
+    last: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    """One request's share of a forward: queries at ``[start, end)`` of ``slot``.
+
+    ``request`` is None and ``slot`` is 0 for a padded row; ``occupancy`` counts the log's
+    admissions from 1 (0 for padding).
+    """
+
+    request: str | None
+    slot: int
+    occupancy: int
+    start: int
+    end: int
+
+
+class Engine(Protocol):
+    """Slots, pools, tree and scheduler of a target. Methods raise RefusedError if out of room."""
+
+    def started(self) -> Started:
+        """Describe the target."""
+
+    def submit(self, request: str, tokens: Sequence[int]) -> None:
+        """Queue a request with its prompt's token ids."""
+
+    def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
+        """Match, lock and allocate a waiting request's first chunk; also its matched length."""
+
+    def extend(self, request: str, budget: int | None) -> Chunk:
+        """Allocate the next chunk of a request that is being prefilled."""
+
+    def prefilled(self, request: str, *, last: bool, token: int) -> None:
+        """Publish a chunk whose forward ran; after the last one ``token`` was sampled."""
+
+    def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
+        """Allocate a step of all running requests: (request, slot, first position) each."""
+
+    def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
+        """Keep ``accepted`` tokens a request of the step; ``tokens`` are the sampled ones."""
+
+    def finish(self, request: str) -> None:
+        """End a running request and publish what it computed."""
+
+    def abort(self, request: str) -> None:
+        """Cancel a request that holds memory."""
+
+    def drop(self, request: str) -> None:
+        """Cancel a request that waits."""
+
+    def retract(self, request: str) -> None:
+        """Take a running request's memory away and queue it again."""
+
+    def evict(self, tokens: int) -> None:
+        """Ask the tree to give back ``tokens`` tokens."""
+
+    def flush(self) -> None:
+        """Clear the cache; no request holds memory."""
+
+    def pools(self) -> Pools:
+        """Snapshot of pools and tree."""
+
+
+class Forward(Protocol):
+    """Which rows a step reads and writes, in the order in which it does so."""
+
+    def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
+        """One prefill launch."""
+
+    def decode(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
+        """One decode launch; every lane is one position long."""
+
+    def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
+        """One verify launch; every lane is ``draft_tokens`` positions long."""
+
+
+@dataclass(slots=True)
+class _Request:
+    prompt: Prompt
+    total: int
+    computed: int = 0
+    slot: int = 0
+    occupancy: int = 0
+    state: str = "waiting"
+
+
+@dataclass(slots=True)
+class Player:
+    """Plays one scenario on one engine. Make a new one for each scenario."""
+
+    engine: Engine
+    forward: Forward | None
+    requests: dict[str, _Request] = field(default_factory=dict)
+    texts: dict[str, int] = field(default_factory=dict)
+    occupancies: int = 0
+    draft_tokens: int = 1
+
+    def play(self, scenario: Scenario) -> Iterator[Fact]:
+        """Yield the facts of the scenario as they happen."""
+        self.draft_tokens = scenario.geometry.draft_tokens
+        yield self.engine.started()
+        before = self.engine.pools()
+        yield before
+        for index, operation in enumerate(scenario.operations):
+            yield Step(index=index, operation=operation)
+            try:
+                yield from self._play(operation)
+            except RefusedError as refusal:
+                yield Skipped(reason=str(refusal))
+            pools = self.engine.pools()
+            if pools != before:
+                yield pools
+                before = pools
+        yield Ended(steps=len(scenario.operations))
+
+    def _play(self, operation: Operation) -> Iterator[Fact]:
+        match operation:
+            case Submit():
+                yield from self._submit(operation)
+            case Prefill():
+                yield from self._prefill(operation)
+            case Decode():
+                yield from self._decode(operation)
+            case Verify():
+                yield from self._verify(operation)
+            case Finish():
+                request = self._alive(operation.request, "running")
+                self.engine.finish(operation.request)
+                yield from self._release(operation.request, request)
+            case Abort():
+                yield from self._abort(operation)
+            case Retract():
+                request = self._alive(operation.request, "running")
+                self.engine.retract(operation.request)
+                yield Released(request=operation.request, slot=request.slot)
+                request.total = request.computed + 1
+                request.computed, request.state = 0, "waiting"
+            case Evict():
+                self.engine.evict(operation.tokens)
+            case Flush():
+                if any(r.state != "waiting" for r in self.requests.values()):
+                    raise RefusedError("the cache is cleared only while no request holds memory")
+                self.engine.flush()
+
+    def _alive(self, name: str, *states: str) -> _Request:
+        request = self.requests.get(name)
+        if request is None:
+            raise RefusedError(f"there is no request {name}")
+        if request.state not in states:
+            raise RefusedError(f"request {name} is {request.state}")
+        return request
+
+    def _submit(self, operation: Submit) -> Iterator[Fact]:
+        if operation.request in self.requests:
+            raise RefusedError(f"request {operation.request} is alive")
+        total = prompt_len(operation.prompt)
+        if total < 1:
+            raise RefusedError("the prompt is empty")
+        self.engine.submit(
+            operation.request, token_ids(self.texts, operation.prompt, 0, total)
+        )
+        self.requests[operation.request] = _Request(operation.prompt, total)
+        yield from ()
+
+    def _prefill(self, operation: Prefill) -> Iterator[Fact]:
+        name = operation.request
+        request = self._alive(name, "waiting", "prefilling")
+        if request.state == "waiting":
+            # An engine has one chunked request at a time; it is continued before others start.
+            for other, state in self.requests.items():
+                if state.state == "prefilling":
+                    raise RefusedError(f"request {other} is in the middle of its prefill")
+            chunk, matched = self.engine.admit(name, operation.tokens)
+            self.occupancies += 1
+            request.slot, request.occupancy = chunk.slot, self.occupancies
+            request.computed = matched
+            yield Admitted(
+                request=name, slot=chunk.slot, prompt_len=request.total, matched_len=matched
+            )
+        else:
+            chunk = self.engine.extend(name, operation.tokens)
+        if self.forward is not None:
+            yield from self.forward.prefill(
+                [Lane(request=name, slot=chunk.slot, occupancy=request.occupancy,
+                      start=chunk.start, end=chunk.end)]
+            )  # fmt: skip
+        request.computed = chunk.end
+        request.state = "running" if chunk.last else "prefilling"
+        [token] = token_ids(self.texts, request.prompt, chunk.end, chunk.end + 1)
+        self.engine.prefilled(name, last=chunk.last, token=token)
+        yield Advanced(request=name, computed_len=chunk.end, prefilling=not chunk.last)
+
+    def _lanes(self, draft_tokens: int) -> list[Lane]:
+        if not any(request.state == "running" for request in self.requests.values()):
+            raise RefusedError("no request is running")
+        return [
+            Lane(request=name, slot=slot, occupancy=self.requests[name].occupancy,
+                 start=position, end=position + draft_tokens)
+            for name, slot, position in self.engine.decode(draft_tokens)
+        ]  # fmt: skip
+
+    def _advance(self, lanes: Sequence[Lane], accepted: int) -> Iterator[Fact]:
+        tokens: dict[str, Sequence[int]] = {}
+        for lane in lanes:
+            assert lane.request is not None
+            request = self.requests[lane.request]
+            request.computed = lane.start + accepted
+            tokens[lane.request] = token_ids(
+                self.texts, request.prompt, lane.start + 1, lane.start + 1 + accepted
+            )
+        self.engine.decoded(accepted, tokens)
+        for name in tokens:
+            yield Advanced(request=name, computed_len=self.requests[name].computed)
+
+    def _decode(self, operation: Decode) -> Iterator[Fact]:
+        lanes = self._lanes(1)
+        if self.forward is not None:
+            padding = Lane(request=None, slot=0, occupancy=0, start=0, end=1)
+            yield from self.forward.decode([*lanes, *[padding] * operation.pad])
+        yield from self._advance(lanes, 1)
+
+    def _verify(self, operation: Verify) -> Iterator[Fact]:
+        if self.draft_tokens < 2:
+            raise RefusedError("the geometry has no draft tokens")
+        lanes = self._lanes(self.draft_tokens)
+        if self.forward is not None:
+            yield from self.forward.verify(lanes)
+        yield from self._advance(lanes, max(1, min(operation.accepted, self.draft_tokens)))
+
+    def _abort(self, operation: Abort) -> Iterator[Fact]:
+        request = self._alive(operation.request, "waiting", "prefilling", "running")
+        if request.state == "waiting":
+            self.engine.drop(operation.request)
+            del self.requests[operation.request]
+        else:
+            self.engine.abort(operation.request)
+            yield from self._release(operation.request, request)
+
+    def _release(self, name: str, request: _Request) -> Iterator[Fact]:
+        del self.requests[name]
+        yield Released(request=name, slot=request.slot)

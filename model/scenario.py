@@ -1,0 +1,241 @@
+"""Scenarios: a geometry and a list of operations, as plain data.
+
+A scenario stays valid whatever operation is dropped or shortened. Requests are named, not
+numbered; a prompt is spelled out as pieces of named texts, not as a reference to an earlier
+request; an operation that finds nothing to do is skipped by the player. That is what makes a
+failing scenario shrink well.
+
+A *text* is an endless stream of tokens of its own: token ``p`` of text ``A`` differs from every
+token of text ``B`` and from every other position of ``A``. Two prompts share a prefix exactly as
+far as they name the same texts. A request continues the last text of its prompt, so prompting
+with a longer piece of a text replays an earlier request's answer, as a chat turn does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from kvproof.spec.ring import ring_stride
+
+SCHEMA = 1
+"""Version of the scenario and log files. Files of a newer version are refused."""
+
+TEXT_TOKENS = 1_000_000
+"""Tokens of one text; token ids are ``text ordinal * TEXT_TOKENS + position``."""
+
+
+class BadFileError(ValueError):
+    """A file that is no scenario or log of a version that this kvproof reads."""
+
+
+class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sizes that a target is built with. Tokens unless said otherwise.
+
+    Attributes:
+        window: positions that a query sees, itself included (``sliding_window_size``).
+        page_size: tokens per page of the full pool.
+        slots: request slots that can be lent; slot 0 comes on top and is never lent.
+        pool_tokens: capacity of the full pool, a multiple of ``page_size``.
+        draft_tokens: tokens that one verify step writes; 1 without speculation.
+    """
+
+    window: int
+    page_size: int
+    slots: int
+    pool_tokens: int
+    draft_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no engine can be built with."""
+        for name in ("window", "page_size", "slots", "draft_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"geometry.{name} must be at least 1, got {getattr(self, name)}")
+        if self.pool_tokens < self.page_size or self.pool_tokens % self.page_size:
+            raise ValueError(
+                f"geometry.pool_tokens must be a positive multiple of page_size "
+                f"{self.page_size}, got {self.pool_tokens}"
+            )
+
+    @property
+    def ring_stride(self) -> int:
+        """Rows per slot that the specification asks for (RING-1)."""
+        return ring_stride(self.window, self.draft_tokens)
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Positions of a prompt up to ``until`` (exclusive) come from ``text``."""
+
+    text: str
+    until: int
+
+
+Prompt: TypeAlias = tuple[Piece, ...]
+
+
+class _Operation(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=str.lower,
+    forbid_unknown_fields=True,
+):  # fmt: skip
+    pass
+
+
+class Submit(_Operation, frozen=True, kw_only=True):
+    """Queue a request. Skipped while a request of that name is alive."""
+
+    request: str
+    prompt: Prompt
+
+
+class Prefill(_Operation, frozen=True, kw_only=True):
+    """Run one prefill chunk of a request: admit it if it waits, else its next chunk.
+
+    Attributes:
+        tokens: the chunk's token budget; None for all that is left.
+    """
+
+    request: str
+    tokens: int | None = None
+
+
+class Decode(_Operation, frozen=True, kw_only=True):
+    """One decode step of every running request, padded with ``pad`` CUDA-graph rows."""
+
+    pad: int = 0
+
+
+class Verify(_Operation, frozen=True, kw_only=True):
+    """One speculative step of every running request.
+
+    Attributes:
+        accepted: how many of the ``draft_tokens`` written tokens are kept, at least 1.
+    """
+
+    accepted: int
+
+
+class Finish(_Operation, frozen=True, kw_only=True):
+    """A running request ends and publishes what it computed."""
+
+    request: str
+
+
+class Abort(_Operation, frozen=True, kw_only=True):
+    """A request is cancelled in whatever state it is."""
+
+    request: str
+
+
+class Retract(_Operation, frozen=True, kw_only=True):
+    """A running request is put back into the queue, its memory taken away."""
+
+    request: str
+
+
+class Evict(_Operation, frozen=True, kw_only=True):
+    """The tree is asked to give back at least ``tokens`` tokens of the full pool."""
+
+    tokens: int
+
+
+class Flush(_Operation, frozen=True, kw_only=True):
+    """The cache is cleared. Skipped while any request holds memory."""
+
+
+Operation: TypeAlias = (
+    Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
+)
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A geometry and the operations to play on it."""
+
+    geometry: Geometry
+    operations: tuple[Operation, ...]
+    schema: int = SCHEMA
+
+
+_decoder = msgspec.json.Decoder(Scenario)
+
+
+def text_at(prompt: Prompt, position: int) -> str:
+    """Text that the token at ``position`` of a request with ``prompt`` belongs to.
+
+    Past the end of the prompt the last text goes on: that is the request's answer.
+    """
+    for piece in prompt:
+        if position < piece.until:
+            return piece.text
+    return prompt[-1].text if prompt else ""
+
+
+def prompt_len(prompt: Prompt) -> int:
+    """Number of tokens in a prompt; a piece that ends before it starts adds none."""
+    return max((piece.until for piece in prompt), default=0)
+
+
+def same_prefix(one: Prompt, other: Prompt, length: int) -> bool:
+    """Whether two requests agree on their first ``length`` tokens, answers included."""
+    edges = {0, *(p.until for p in one), *(p.until for p in other)}
+    return all(text_at(one, at) == text_at(other, at) for at in edges if at < length)
+
+
+def token_ids(texts: dict[str, int], prompt: Prompt, start: int, end: int) -> list[int]:
+    """Token ids of positions ``[start, end)``; ``texts`` numbers the texts as they appear."""
+    ids = []
+    for position in range(start, end):
+        ordinal = texts.setdefault(text_at(prompt, position), len(texts) + 1)
+        ids.append(ordinal * TEXT_TOKENS + position)
+    return ids
+
+
+def refuse_newer_schema(found: object, *, what: str) -> None:
+    """Raise BadFileError if ``found`` is a schema version of a newer kvproof."""
+    if isinstance(found, int) and found > SCHEMA:
+        raise BadFileError(
+            f"this {what} has schema version {found}, and this kvproof reads up to {SCHEMA}: "
+            "update kvproof"
+        )
+
+
+def encode_scenario(scenario: Scenario) -> bytes:
+    """Scenario as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(scenario), indent=1) + b"\n"
+
+
+def decode_scenario(data: bytes) -> Scenario:
+    """Scenario from JSON.
+
+    Raises:
+        BadFileError: the bytes are no scenario, or one of a newer version; the message says where.
+    """
+    try:
+        scenario = _decoder.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        try:
+            raw = msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            raw = None
+        if isinstance(raw, dict):
+            refuse_newer_schema(raw.get("schema"), what="scenario")
+        raise BadFileError(f"not a scenario: {error}") from error
+    refuse_newer_schema(scenario.schema, what="scenario")
+    return scenario
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Scenario from a file; raises BadFileError with the path in its message."""
+    try:
+        return decode_scenario(path.read_bytes())
+    except OSError as error:
+        raise BadFileError(f"{path}: {error.strerror or error}") from error
+    except BadFileError as error:
+        raise BadFileError(f"{path}: {error}") from error
+
+
+def requests_of(operations: Sequence[Operation]) -> list[str]:
+    """Names of the requests that are submitted, in order of first appearance."""
+    return list(dict.fromkeys(op.request for op in operations if isinstance(op, Submit)))
