@@ -37,6 +37,7 @@ from kvproof.model.scenario import (
     Scenario,
     Submit,
     Verify,
+    number_texts,
     prompt_len,
     token_ids,
 )
@@ -159,6 +160,8 @@ class Player:
         yield before
         for index, operation in enumerate(scenario.operations):
             yield Step(index=index, operation=operation)
+            if isinstance(operation, Submit):
+                number_texts(self.texts, operation.prompt)
             try:
                 yield from self._play(operation)
             except RefusedError as refusal:

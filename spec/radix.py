@@ -51,7 +51,7 @@ def window_match(live: Sequence[bool], page_size: int, window: int) -> int:
 
     pre: page_size >= 1 and window >= 1
     post: 0 <= __return__ <= len(live)
-    post: all(live) == (__return__ == len(live)) or __return__ > 0 or not all(live)
+    post: not all(live) or __return__ == len(live)
     """
     best, since_tombstone, tombstone_seen = 0, 0, False
     for index, alive in enumerate(live):
