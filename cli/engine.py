@@ -105,13 +105,12 @@ def _diagnosis(diagnosis: Diagnosis, *, log: bool) -> RenderableType:
     failed = sum(result.status == "not ok" for result in diagnosis.results)
     verdict = "[green]everything works[/]" if diagnosis.ok else f"[red]{failed} not ok[/]"
     parts: list[RenderableType] = [f"[bold]{escape(engine.name)}[/]: {verdict}"]
-    results = plain_table("probe", "status", "found, or why not", "next step")
+    titles = ("probe", "status", "found, or why not")
+    results = plain_table(*titles) if diagnosis.ok else plain_table(*titles, "next step")
     for result in diagnosis.results:
         style = {"ok": "green", "not ok": "bold red", "skipped": "dim"}[result.status]
-        results.add_row(
-            result.probe, Text(result.status, style=style), Text(result.detail),
-            Text(result.next_step),
-        )  # fmt: skip
+        cells = [result.probe, Text(result.status, style=style), Text(result.detail)]
+        results.add_row(*cells, *([] if diagnosis.ok else [Text(result.next_step)]))
     parts.append(results)
     for result in diagnosis.results:
         if log and result.log:
