@@ -109,8 +109,10 @@ def _diagnosis(diagnosis: Diagnosis, *, log: bool) -> RenderableType:
     results = plain_table(*titles) if diagnosis.ok else plain_table(*titles, "next step")
     for result in diagnosis.results:
         style = {"ok": "green", "not ok": "bold red", "skipped": "dim"}[result.status]
-        cells = [result.probe, Text(result.status, style=style), Text(result.detail)]
-        results.add_row(*cells, *([] if diagnosis.ok else [Text(result.next_step)]))
+        cells = [Text(result.probe), Text(result.status, style=style), Text(result.detail)]
+        if not diagnosis.ok:
+            cells.append(Text(result.next_step))
+        results.add_row(*cells)
     parts.append(results)
     for result in diagnosis.results:
         if log and result.log:
