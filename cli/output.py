@@ -1,0 +1,81 @@
+"""What every command shares: consoles, JSON, errors and exit codes.
+
+Results go to stdout, progress and errors to stderr, so that ``kvproof ... --json | jq`` works.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+from rich.markup import escape
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command."""
+
+    OK = 0
+    """All as expected."""
+    VIOLATION = 1
+    """A violation that is not a known one."""
+    SETUP = 2
+    """A usage or set-up error."""
+
+
+Reporter: TypeAlias = Callable[[str], None]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def console() -> Console:
+    """Console for results. Made anew, since tests and pipes replace ``sys.stdout``."""
+    return Console(file=sys.stdout, highlight=False)
+
+
+def errors() -> Console:
+    """Console for progress and errors."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def show(table: RenderableType, data: object, *, as_json: bool) -> None:
+    """Print a result: ``data`` as JSON if asked for, else ``table``."""
+    if as_json:
+        encoded = msgspec.json.encode(data, enc_hook=_encode)
+        sys.stdout.write(msgspec.json.format(encoded).decode() + "\n")
+    else:
+        console().print(table)
+
+
+def fail(cause: str, fix: str) -> None:
+    """Print an error: one line that says what is wrong, one that says what to do."""
+    out = errors()
+    out.print(f"[bold red]error:[/] {_line(cause)}", soft_wrap=True)
+    out.print(f"[bold]fix:[/]   {_line(fix)}", soft_wrap=True)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Reporter]:
+    """A spinner on a terminal, a line a step elsewhere."""
+    out = errors()
+    if out.is_terminal:
+        with out.status(title) as status:
+            yield lambda text: status.update(_line(text))
+    else:
+        yield lambda text: out.print(_line(text), soft_wrap=True)
+
+
+def _line(text: str) -> str:
+    """Text on one line, with nothing in it that rich would take for markup."""
+    return escape(" ".join(text.split()))
+
+
+def _encode(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"no JSON form for {type(value).__name__}")
