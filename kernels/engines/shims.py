@@ -19,16 +19,12 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-ROCM_GATES = (
-    "sglang.srt.layers.attention.dsv4.unified_kv_gate",
-    "sglang.kernels.ops.attention.dsv4.unified_kv_kernels.env_gate",
-    "sglang.srt.layers.attention.dsv4.unified_kv_kernels.env_gate",
-)
-"""Module that decides whether unified_kv is on, newest release first."""
-
+from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.engines.errors import EngineError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shim:
@@ -46,7 +42,7 @@ class Shim:
 
 
 class ShimError(RuntimeError):
-    """A shim that found nothing to stand in for: the engine's layout is not a known one."""
+    """A shim that cannot do what it is for in this process."""
 
 
 def install(*, rocm_gate: bool, allocator_twins: bool = False) -> tuple[Shim, ...]:
@@ -59,7 +55,8 @@ def install(*, rocm_gate: bool, allocator_twins: bool = False) -> tuple[Shim, ..
             launch a Triton kernel.
 
     Raises:
-        ShimError: no known gate module exists in the engine.
+        EngineError: the engine's layout is not a known one.
+        ShimError: the gate stays off, or Triton was imported too early.
     """
     shims = [_interpreter(), _stubs()]
     if rocm_gate:
@@ -253,24 +250,20 @@ def _stubs() -> Shim:
 # --- The engine -----------------------------------------------------------------------------
 
 
-def gate_module() -> ModuleType:
-    """The module that gates unified_kv in this engine; raises ShimError."""
-    for name in ROCM_GATES:
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            # A parent package that does not exist in this release is reported by its own name.
-            if error.name is None or not name.startswith(error.name):
-                raise
-    raise ShimError(
-        "this engine has no unified_kv gate in any known place: it is older than 0.5.14 or its "
-        f"layout is new; looked for {', '.join(ROCM_GATES)}"
-    )
+def engine_family() -> Family:
+    """Layout of the engine that this process imports; raises kernels.engines.errors.EngineError."""
+    spec = importlib.util.find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError(
+            "this process has no engine: sglang is not on its path",
+            fix="start it with the environment that engine_env() gives",
+        )
+    return family_of(Path(next(iter(spec.submodule_search_locations))).parent)
 
 
 def _rocm_gate() -> Shim:
     os.environ["SGLANG_HACK_FLASHMLA_BACKEND"] = "unified_kv_triton"
-    gate = gate_module()
+    gate = importlib.import_module(engine_family().parts["gate"].partition(":")[0])
     gate.is_hip = lambda: True  # type: ignore[attr-defined]
     for name in ("is_unified_kv_triton", "is_unified_kv_fp8"):
         cached = getattr(gate, name, None)

@@ -1,0 +1,216 @@
+"""Where each release keeps what kvproof uses of it: one table, and how to tell which row applies.
+
+A family is named after the first release that has its layout. An engine's family is told by a
+file that only this layout has, not by its version, so that a checkout finds its own.
+Places are ``module:name``, as `pkgutil.resolve_name` takes them; resolving one imports the engine,
+so do it in an engine's process only.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvproof.kernels.engines.errors import EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One step that runs on the device.
+
+    Attributes:
+        launch: the engine's function that launches it; None where a method does.
+        jit: the Triton kernels that are launched for it.
+    """
+
+    launch: str | None
+    jit: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Releases that keep the same things in the same places.
+
+    Attributes:
+        name: the first release with this layout.
+        marker: file below the engine's root that this layout has and older ones have not.
+        parts: scheduler, pool and tree classes by role.
+        kernels: Triton kernels by what they do.
+    """
+
+    name: str
+    marker: str
+    parts: Mapping[str, str]
+    kernels: Mapping[str, Kernel]
+
+    def part(self, role: str) -> Any:
+        """The object of that role; imports it from the engine of this process."""
+        return pkgutil.resolve_name(self.parts[role])
+
+    def launcher(self, name: str) -> Any:
+        """The engine's function that launches a kernel; imports it."""
+        launch = self.kernels[name].launch
+        if launch is None:
+            raise ValueError(f"kernel {name} is launched by a method of the allocator")
+        return pkgutil.resolve_name(launch)
+
+    def jit(self, name: str) -> tuple[Any, ...]:
+        """The Triton kernels behind a step; imports them."""
+        return tuple(pkgutil.resolve_name(place) for place in self.kernels[name].jit)
+
+
+def _parts(*, gate: str, allocation: str, components: str, **trees: str) -> dict[str, str]:
+    cache = "sglang.srt.mem_cache"
+    return {
+        "request": "sglang.srt.managers.schedule_batch:Req",
+        "batch": "sglang.srt.managers.schedule_batch:ScheduleBatch",
+        "prefill adder": "sglang.srt.managers.schedule_policy:PrefillAdder",
+        "request pool": f"{cache}.memory_pool:ReqToTokenPool",
+        "allocator": f"{cache}.allocator.swa:SWATokenToKVPoolAllocator",
+        "KV pool": f"{cache}.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool",
+        "allocation": f"{cache}.{allocation}:alloc_for_extend",
+        "release": f"{cache}.common:release_kv_cache",
+        "tree registry": f"{cache}.registry:create_tree_cache",
+        "component type": f"{cache}.{components}:ComponentType",
+        "gate": f"{gate}:is_unified_kv_triton",
+        **trees,
+    }
+
+
+def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, Kernel]:
+    return {
+        "scatter": Kernel(
+            launch=f"{store}:store_swa_into_unified", jit=(f"{store}:_swa_scatter_kernel",)
+        ),
+        "decode indices": Kernel(
+            launch=f"{unified}.paged_decode_indices:write_v4_paged_decode_indices",
+            jit=(f"{unified}.paged_decode_indices:_v4_paged_decode_indices_kernel",),
+        ),
+        "decode streams": Kernel(
+            launch=f"{unified}.runtime:build_decode_streams",
+            jit=(
+                f"{unified}.paged_decode_indices:_v4_paged_decode_indices_kernel",
+                f"{unified}.runtime:_fill_compress_tail_kernel",
+            ),
+        ),
+        "prefill indices": Kernel(
+            launch=f"{unified}.runtime:build_prefill_indices",
+            jit=(
+                f"{unified}.runtime:_prefill_lengths_kernel",
+                f"{unified}.runtime:_build_prefill_indices_kernel",
+            ),
+        ),
+        "decode attention": Kernel(
+            launch=f"{unified}.paged_decode:sparse_attn_v4_paged_decode",
+            jit=(
+                f"{unified}.paged_decode:_paged_decode_fused_kernel",
+                f"{unified}.paged_decode:_paged_decode_split_kernel",
+                f"{unified}.paged_decode:_paged_decode_reduce_kernel",
+            ),
+        ),
+        "prefill attention": Kernel(
+            launch=f"{unified}.paged_prefill:sparse_attn_v4_paged_prefill",
+            jit=(f"{unified}.paged_prefill:_sparse_attn_v4_paged_prefill_kernel",),
+        ),
+        "allocate extend": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_extend_kernel",)),
+        "allocate decode": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_decode_kernel",)),
+        "write request rows": Kernel(
+            launch=f"sglang.srt.mem_cache.{write}:write_cache_indices",
+            jit=(f"{memory}.common:write_req_to_token_pool_triton",),
+        ),
+        "last location": Kernel(
+            launch=f"sglang.srt.mem_cache.{write}:get_last_loc",
+            # HIP takes the safe one.
+            jit=(
+                f"{memory}.common:get_last_loc_kernel",
+                f"{memory}.common:_get_last_loc_safe_kernel",
+            ),
+        ),
+    }
+
+
+_SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
+_OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
+_SWA_TREE = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
+_UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+
+FAMILIES = (
+    Family(
+        name="0.5.23",
+        marker="sglang/srt/layers/attention/dsv4/unified_kv_gate.py",
+        parts=_parts(
+            gate="sglang.srt.layers.attention.dsv4.unified_kv_gate",
+            allocation="allocation",
+            components="unified_cache.component_type",
+            **{
+                "unified tree": _UNIFIED_TREE,
+                "Rust tree core": "sglang.srt.mem_cache.rust_tree_core.extension:"
+                "RustUnifiedTreeCoreBinding",
+            },
+        ),
+        kernels=_kernels(
+            unified=_OPS_UNIFIED,
+            store="sglang.kernels.ops.kvcache.dsv4_unified_kv_store",
+            memory="sglang.kernels.ops.memory",
+            write="allocation",
+        )
+        | {
+            "verify streams": Kernel(
+                launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
+                jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
+            )
+        },
+    ),
+    Family(
+        name="0.5.16",
+        marker="sglang/kernels/ops/attention/dsv4/unified_kv_kernels/env_gate.py",
+        parts=_parts(
+            gate=f"{_OPS_UNIFIED}.env_gate",
+            allocation="allocation",
+            components="unified_cache_components",
+            **{"SWA tree": _SWA_TREE, "unified tree": _UNIFIED_TREE},
+        ),
+        kernels=_kernels(
+            unified=_OPS_UNIFIED,
+            store=f"{_OPS_UNIFIED}.runtime",
+            memory="sglang.kernels.ops.memory",
+            write="allocation",
+        ),
+    ),
+    Family(
+        name="0.5.15",
+        marker="sglang/srt/layers/attention/dsv4/unified_kv_kernels/env_gate.py",
+        parts=_parts(
+            gate=f"{_SRT_UNIFIED}.env_gate",
+            allocation="common",
+            components="unified_cache_components",
+            **{"SWA tree": _SWA_TREE, "unified tree": _UNIFIED_TREE},
+        ),
+        kernels=_kernels(
+            unified=_SRT_UNIFIED,
+            store=f"{_SRT_UNIFIED}.runtime",
+            memory="sglang.srt.mem_cache.triton_ops",
+            write="common",
+        ),
+    ),
+)
+"""All layouts, newest first: the first whose marker exists is the engine's."""
+
+
+def family_of(root: Path) -> Family:
+    """Layout of the engine whose ``sglang/`` lies in ``root``; imports nothing.
+
+    Raises:
+        EngineError: the engine has no unified_kv in any place that kvproof knows.
+    """
+    for family in FAMILIES:
+        if (root / family.marker).is_file():
+            return family
+    raise EngineError(
+        "this engine has no unified_kv gate in any known place: it is older than 0.5.15, or newer "
+        "than this kvproof",
+        fix="test one of the supported releases, or add its layout to kernels/catalogue.py",
+    )
