@@ -25,6 +25,7 @@ from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from transformers import PretrainedConfig
 
 from kvproof.model.facts import Holding, Node, Pools, Started
 from kvproof.model.player import Chunk, RefusedError
@@ -38,6 +39,20 @@ UNLIMITED = 1 << 30
 
 DEVICE = "cpu"
 
+_ARCHITECTURE = "DeepseekV4ForCausalLM"
+
+MODEL_CONFIG: Any = SimpleNamespace(
+    vocab_size=UNLIMITED,
+    is_encoder_decoder=False,
+    is_multimodal=False,
+    is_draft_model=False,
+    linear_attn_registry_result=None,
+    hf_config=PretrainedConfig(architectures=[_ARCHITECTURE]),
+    _resolved_model_impl=None,
+    _resolved_model_arch=_ARCHITECTURE,
+)
+"""What the scheduler and the cache builder ask of the model's configuration."""
+
 
 class ReleaseEngine:
     """Slots, pools, tree and scheduling of one release: `kvproof.model.player.Engine`.
@@ -46,7 +61,7 @@ class ReleaseEngine:
     """
 
     constructions: ClassVar[tuple[str, ...]] = ("registry",)
-    _server_args: ClassVar[dict[tuple[int, int], Any]] = {}
+    _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
 
     def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
         if construction not in self.constructions:
@@ -77,18 +92,22 @@ class ReleaseEngine:
 
     # --- construction ---------------------------------------------------------------------
 
+    def _server_arguments(self) -> dict[str, Any]:
+        return {
+            "model_path": "dummy",
+            "page_size": self.geometry.page_size,
+            "device": DEVICE,
+            "disable_overlap_schedule": True,
+            # Says which of its two ways of writing req_to_token the release takes: the torch loop
+            # instead of the Triton kernel.
+            "attention_backend": "torch_native",
+        }
+
     def _publish_server_args(self) -> Any:
-        key = (self.geometry.page_size, self.geometry.draft_tokens)
+        arguments = self._server_arguments()
+        key = tuple(arguments.items())
         if key not in self._server_args:
-            self._server_args[key] = ServerArgs(
-                model_path="dummy",
-                page_size=self.geometry.page_size,
-                device=DEVICE,
-                disable_overlap_schedule=True,
-                # Says which of two ways the release writes req_to_token: its torch loop
-                # instead of its Triton kernel.
-                attention_backend="torch_native",
-            )
+            self._server_args[key] = ServerArgs(**arguments)
         set_global_server_args_for_scheduler(self._server_args[key])
         return self._server_args[key]
 
@@ -144,7 +163,7 @@ class ReleaseEngine:
             kimi_linear_config=None,
             hybrid_lightning_config=None,
             token_to_kv_pool=self.kv_pool,
-            model_config=self._model_config(),
+            model_config=MODEL_CONFIG,
             mtp_draft_device_pools=(),
             mtp_draft_mamba_pools=(),
         )
@@ -157,7 +176,7 @@ class ReleaseEngine:
         )
         return {
             "server_args": self.server_args,
-            "model_config": self._model_config(),
+            "model_config": MODEL_CONFIG,
             "tp_worker": worker,
             "page_size": self.geometry.page_size,
             "spec_algorithm": SpeculativeAlgorithm.NONE,
@@ -165,16 +184,6 @@ class ReleaseEngine:
             "enable_kv_cache_events": False,
             "enable_hierarchical_cache": False,
         }
-
-    def _model_config(self) -> Any:
-        return SimpleNamespace(
-            vocab_size=UNLIMITED,
-            is_encoder_decoder=False,
-            is_multimodal=False,
-            hf_config=SimpleNamespace(architectures=["DeepseekV4ForCausalLM"]),
-            _resolved_model_impl=None,
-            _resolved_model_arch="DeepseekV4ForCausalLM",
-        )
 
     def _make_tree(self) -> Any:
         return kv_cache_builder.build_kv_cache(**self._builder_arguments()).tree_cache
@@ -264,7 +273,7 @@ class ReleaseEngine:
         if self.chunked is not None:
             self.chunked.inflight_middle_chunks += 1
         self.batch = ScheduleBatch.init_new(
-            [req], self.requests, self.allocator, self.tree, self._model_config(),
+            [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
             False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
         )  # fmt: skip
         start = self._matched_len(req)
