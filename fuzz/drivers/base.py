@@ -62,6 +62,7 @@ class ReleaseEngine:
 
     constructions: ClassVar[tuple[str, ...]] = ("registry",)
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
+    _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
     def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
         if construction not in self.constructions:
@@ -104,12 +105,18 @@ class ReleaseEngine:
         }
 
     def _publish_server_args(self) -> Any:
+        """The configuration of this process, as the release's process entry publishes it."""
         arguments = self._server_arguments()
         key = tuple(arguments.items())
         if key not in self._server_args:
             self._server_args[key] = ServerArgs(**arguments)
-        set_global_server_args_for_scheduler(self._server_args[key])
+        if ReleaseEngine._published != key:
+            self._publish_to_process(self._server_args[key])
+            ReleaseEngine._published = key
         return self._server_args[key]
+
+    def _publish_to_process(self, server_args: Any) -> None:
+        set_global_server_args_for_scheduler(server_args)
 
     @property
     def swa_tokens(self) -> int:
@@ -254,12 +261,14 @@ class ReleaseEngine:
 
     def submit(self, request: str, tokens: Sequence[int]) -> None:
         """Queue a request with its prompt's token ids."""
+        # The request ends when the scenario says so; the adder reserves one token for it.
+        params = SamplingParams(max_new_tokens=1)
+        params.normalize(None)
         self.waiting[request] = Req(
             rid=request,
             origin_input_text="",
             origin_input_ids=array("q", tokens),
-            # The request ends when the scenario says so; the adder reserves one token for it.
-            sampling_params=SamplingParams(max_new_tokens=1),
+            sampling_params=params,
         )
 
     def _adder(self, budget: int | None) -> Any:
@@ -416,7 +425,12 @@ class ReleaseEngine:
         """Snapshot of pools and tree, read from the real objects."""
         full = self.allocator.full_attn_allocator
         return Pools(
-            free=(*full.free_pages.tolist(), *full.release_pages.tolist()),
+            free=tuple(
+                page
+                for pages in (full.free_pages, full.release_pages)
+                if pages is not None
+                for page in pages.tolist()
+            ),
             free_slots=tuple(self.requests.free_slots),
             nodes=tuple(
                 Node(
