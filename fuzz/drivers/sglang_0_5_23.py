@@ -14,7 +14,7 @@ from kvproof.fuzz.drivers.rust_tree import RustTreeReader
 from kvproof.model.player import Chunk
 from kvproof.model.scenario import Geometry
 
-_SWA_TOKENS_PAGE_1 = 1 << 16
+_SWA_TOKENS_PAGE_1 = 1 << 12
 
 
 class Engine(ReleaseEngine):

@@ -7,12 +7,14 @@ The engine's own files are never edited. Everything that this module changes is 
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import sys
 import types
@@ -82,10 +84,13 @@ def _interpreter() -> Shim:
 
 
 def _warm_interpreter() -> Shim:
-    """Patch `triton.language` once for each kernel module instead of once for each launch.
+    """Leave out work of the interpreter that changes nothing of what a kernel computes.
 
-    Triton restores its patches after a launch so that the same process can also compile. Here
-    nothing is compiled, and the patching is most of the time of a small launch.
+    - `triton.language` is patched once for each kernel module, not once for each launch. Triton
+      restores its patches so that the same process can also compile; here nothing is compiled.
+    - Each 32-bit operation is done a second time in 64 bits for an overflow assertion that is
+      dropped unless the builder's debug option is set, which it is not.
+    - Pure look-ups (a type's numpy type, a kernel's signature) are remembered.
     """
     from triton.runtime import interpreter
 
@@ -106,17 +111,28 @@ def _warm_interpreter() -> Shim:
         return kept
 
     interpreter._patch_lang = patch_once
-    inspect = interpreter.inspect
+    look_up = interpreter._get_np_dtype
+    numpy_types: dict[str, Any] = {}
+
+    def numpy_type(tensor_type: Any) -> Any:
+        name = tensor_type.scalar.name
+        if name not in numpy_types:
+            numpy_types[name] = look_up(tensor_type)
+        return numpy_types[name]
+
+    interpreter._get_np_dtype = numpy_type
+    builder = interpreter.interpreter_builder
+    if not builder.options.debug:
+        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    signature = functools.cache(inspect.getfullargspec)
     interpreter.inspect = types.SimpleNamespace(
-        **{
-            **{name: getattr(inspect, name) for name in dir(inspect) if not name.startswith("__")},
-            "getfullargspec": functools.cache(inspect.getfullargspec),
-        }
+        **{name: getattr(inspect, name) for name in inspect.__all__} | {"getfullargspec": signature}
     )
     return Shim(
-        name="interpreter-patches",
-        replaces="the interpreter's patching of triton.language, once a launch",
-        reason="speed: patched once a module and kept; what a kernel computes is unchanged",
+        name="interpreter-shortcuts",
+        replaces="repeated patching and look-ups, and overflow checks whose result is dropped, in "
+        "Triton's interpreter",
+        reason="speed: what a kernel computes is unchanged",
     )
 
 
