@@ -56,7 +56,7 @@ class RuleForward:
         return self._step(lanes, "decode", self.decode_order)
 
     def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
-        """One verify launch: the prefill path where the release reads first, else the decode path."""
+        """One verify launch: the prefill path where the release reads first, else decode's."""
         if self.verify_order == "write, then read":
             return self._step(lanes, "verify", self.verify_order)
         reads = [
@@ -77,9 +77,7 @@ class RuleForward:
         ]
         return self._ordered(order, reads, self._writes(lanes, mode, keep_all=True))
 
-    def _ordered(
-        self, order: Order, reads: list[Read], writes: list[Wrote]
-    ) -> list[Read | Wrote]:
+    def _ordered(self, order: Order, reads: list[Read], writes: list[Wrote]) -> list[Read | Wrote]:
         return [*reads, *writes] if order == "read, then write" else [*writes, *reads]
 
     def _read(self, lane: Lane, mode: Mode, position: int, start: int, end: int) -> Read:
@@ -94,9 +92,7 @@ class RuleForward:
             ),
         )
 
-    def _writes(
-        self, lanes: Sequence[Lane], mode: Mode, *, keep_all: bool = False
-    ) -> list[Wrote]:
+    def _writes(self, lanes: Sequence[Lane], mode: Mode, *, keep_all: bool = False) -> list[Wrote]:
         # The decode path calls each token its own final one, so that none is left out.
         writes = []
         for lane in lanes:

@@ -80,7 +80,7 @@ class Ghost:
         )
 
     def ring(self, lease: Lease, first: int, rows: tuple[int, ...]) -> tuple[RingCell, ...]:
-        """The slot's rows as a query of ``lease`` that reads ``rows`` from ``first`` on sees them."""
+        """The slot's rows, as a query of ``lease`` sees them that reads ``rows`` from ``first``."""
         stands_for = {row: first + index for index, row in enumerate(rows)}
         start = ring_row(Slot(lease.slot), Position(0), self.stride)
         return tuple(
@@ -97,9 +97,7 @@ class Ghost:
     def holds_foreign_row(self, lease: Lease, start: int, end: int) -> bool:
         """Whether a row for a position in ``[start, end)`` was last written by another occupant."""
         for position in range(start, end):
-            written = self.rows.get(
-                ring_row(Slot(lease.slot), Position(position), self.stride)
-            )
+            written = self.rows.get(ring_row(Slot(lease.slot), Position(position), self.stride))
             if written is not None and written.occupancy != lease.occupancy:
                 return True
         return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import get_args
 
 from kvproof.model.facts import (
     Admitted,
@@ -17,7 +16,6 @@ from kvproof.model.facts import (
     Ended,
     EngineError,
     Fact,
-    Mode,
     Pools,
     Read,
     Released,
@@ -28,7 +26,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.ghost import Ghost, Written
 from kvproof.model.partition import partition_breaks
-from kvproof.model.scenario import Decode, Evict, Prompt, Submit, number_texts, token_ids
+from kvproof.model.scenario import Evict, Prompt, Submit, number_texts, token_ids
 from kvproof.model.verdict import (
     CAUSES,
     INVARIANTS,
@@ -41,14 +39,14 @@ from kvproof.model.verdict import (
 )
 from kvproof.model.witness import Witness
 from kvproof.spec.cap import capped_match, reprefill_bound
-from kvproof.spec.indices import PADDING_SLOT, FullLoc, Occupancy, Position, RingRow, Slot
+from kvproof.spec.indices import PADDING_SLOT, FullLoc, Occupancy, Page, Position, RingRow, Slot
 from kvproof.spec.pages import page_of
 from kvproof.spec.radix import cached_pages, window_match
 from kvproof.spec.ring import is_padding_row, ring_row
 from kvproof.spec.schedule import next_occupancy
 from kvproof.spec.window import decode_reads, prefill_ring_reads, window_start
 
-MODES: tuple[Mode, ...] = get_args(Mode)
+NOBODY = Occupancy(0)
 
 
 @dataclass(slots=True)
@@ -77,9 +75,9 @@ class Monitor:
     _leases: dict[str, Lease] = field(default_factory=dict)
     _computed: dict[str, int] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
-    _publishers: dict[int, int] = field(default_factory=dict)
+    _publishers: dict[Page, int] = field(default_factory=dict)
     _pools: Pools | None = None
-    _occupancy: Occupancy = Occupancy(0)
+    _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
 
@@ -205,9 +203,7 @@ class Monitor:
             return
         self.checked["USEFUL"] += 1
         tail = fact.prompt_len - fact.matched_len
-        bound = reprefill_bound(
-            fact.prompt_len, cached_len, geometry.window, geometry.page_size
-        )
+        bound = reprefill_bound(fact.prompt_len, cached_len, geometry.window, geometry.page_size)
         if tail > bound:
             self._break(
                 "USEFUL",
@@ -218,9 +214,7 @@ class Monitor:
         if fact.matched_len:
             self.witnesses["prefix hit"] += 1
         uncapped = capped_match(cached_len, fact.prompt_len, 0, geometry.page_size)
-        capped = capped_match(
-            cached_len, fact.prompt_len, geometry.window, geometry.page_size
-        )
+        capped = capped_match(cached_len, fact.prompt_len, geometry.window, geometry.page_size)
         if capped < uncapped:
             self.witnesses["cap would bind"] += 1
         if fact.matched_len < uncapped:
@@ -275,9 +269,7 @@ class Monitor:
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
         size = self.started.geometry.page_size
-        in_tree = {
-            page_of(FullLoc(loc), size) for node in pools.nodes for loc in node.locs[::size]
-        }
+        in_tree = {page_of(FullLoc(loc), size) for node in pools.nodes for loc in node.locs[::size]}
         for page in in_tree - self._publishers.keys():
             self._publishers[page] = self._publisher_of(page, pools)
         evicted = self._publishers.keys() - in_tree
@@ -287,13 +279,13 @@ class Monitor:
             self.witnesses["page evicted"] += 1
         self._pools = pools
 
-    def _publisher_of(self, page: int, pools: Pools) -> int:
+    def _publisher_of(self, page: Page, pools: Pools) -> int:
         """Occupancy that held a page as its own before the tree took it; 0 if none is known."""
         assert self.started is not None
         size = self.started.geometry.page_size
         for snapshot in (self._pools, pools):
             for holding in snapshot.holdings if snapshot else ():
-                if any(loc // size == page for loc in holding.locs):
+                if any(page_of(FullLoc(loc), size) == page for loc in holding.locs):
                     lease = self._leases.get(holding.request)
                     if lease is not None:
                         return lease.occupancy
@@ -369,7 +361,7 @@ class Monitor:
                 self._check_payload(fact, row, fact.seen[index])
             cause = self._ghost.stale_cause(lease, stands_for, row)
             if cause is not None:
-                self._stale(invariant, cause, fact, lease, stands_for, row)
+                self._stale(invariant, cause, fact, lease, index)
 
     def _check_window(self, fact: Read, lease: Lease) -> None:
         position, window = Position(fact.position), self.geometry_window
@@ -407,9 +399,9 @@ class Monitor:
         cause: Cause,
         fact: Read,
         lease: Lease,
-        stands_for: int,
-        row: int,
+        index: int,
     ) -> None:
+        row, stands_for = fact.rows[index], fact.first + index
         if (invariant, cause) in self.violations:
             self.counts[invariant, cause] += 1
             return
@@ -446,11 +438,9 @@ class Monitor:
         size = self.started.geometry.page_size
         for holding in self._pools.holdings:
             if holding.request == lease.request and len(holding.locs) >= lease.matched_len:
-                page = holding.locs[lease.matched_len - 1] // size
-                return self._ghost.leases.get(self._publishers.get(page, 0))
-        tokens = token_ids(
-            self._texts, self._prompts.get(lease.request, ()), 0, lease.matched_len
-        )
+                page = page_of(FullLoc(holding.locs[lease.matched_len - 1]), size)
+                return self._ghost.leases.get(self._publishers.get(page, NOBODY))
+        tokens = token_ids(self._texts, self._prompts.get(lease.request, ()), 0, lease.matched_len)
         pages = {}
         starts: list[tuple[int, ...]] = []
         for node in self._pools.nodes:
@@ -484,8 +474,3 @@ def statuses(monitor: Monitor) -> dict[Invariant, str]:
         else:
             words[invariant] = "unknown"
     return words
-
-
-def padded_decode(operation: object) -> bool:
-    """Whether an operation is a decode with padded rows."""
-    return isinstance(operation, Decode) and operation.pad > 0

@@ -21,9 +21,7 @@ def partition_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, 
 
 def _page_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]]:
     size = geometry.page_size
-    owners: dict[int, list[str]] = {
-        page: [] for page in range(1, geometry.pool_tokens // size + 1)
-    }
+    owners: dict[int, list[str]] = {page: [] for page in range(1, geometry.pool_tokens // size + 1)}
 
     def own(page: int, owner: str) -> None:
         owners.setdefault(page, []).append(owner)
@@ -103,5 +101,6 @@ def _size_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]
         if name in pools.counters and pools.counters[name] != tokens:
             yield (
                 "sizes",
-                f"the engine counts {pools.counters[name]} {name} tokens, its objects hold {tokens}",
+                f"the engine counts {pools.counters[name]} {name} tokens, "
+                f"its objects hold {tokens}",
             )

@@ -215,9 +215,7 @@ class Player:
         total = prompt_len(operation.prompt)
         if total < 1:
             raise RefusedError("the prompt is empty")
-        self.engine.submit(
-            operation.request, token_ids(self.texts, operation.prompt, 0, total)
-        )
+        self.engine.submit(operation.request, token_ids(self.texts, operation.prompt, 0, total))
         self.requests[operation.request] = _Request(operation.prompt, total)
         yield from ()
 

@@ -97,9 +97,7 @@ class ReferenceEngine:
         reused: list[Page] = []
         if "never reuse" not in self.policy.faults:
             cached = cached_pages(self.tree, state.tokens, page_size)
-            matched = capped_match(
-                len(cached) * page_size, len(state.tokens), self.tail, page_size
-            )
+            matched = capped_match(len(cached) * page_size, len(state.tokens), self.tail, page_size)
             reused = cached[: matched // page_size]
         if "match beyond tree" in self.policy.faults and not reused and self.tree:
             reused = [next(iter(self.tree.values()))]

@@ -145,9 +145,7 @@ class Flush(_Operation, frozen=True, kw_only=True):
     """The cache is cleared. Skipped while any request holds memory."""
 
 
-Operation: TypeAlias = (
-    Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
-)
+Operation: TypeAlias = Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,66 @@
+"""What goes over the pipes between an engine's process and its parent.
+
+Down, one JSON line a scenario. Up, one JSON line a record: first `Ready` or `Unusable`, then for
+each scenario its facts, the last of them `Ended` or `EngineError`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Backend: TypeAlias = Literal["none", "rules", "interpreter"]
+"""Who names the ring rows: nobody, the specification's arithmetic, the real kernels."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an engine's process plays scenarios.
+
+    Attributes:
+        construction: how the radix cache is built; ``registry`` is the release's own way.
+        backend: who names the ring rows.
+        rocm_gate: unified_kv on; off is the negative control.
+        allocator_twins: page allocation by the release's torch functions, not by its kernels.
+    """
+
+    construction: str = "registry"
+    backend: Backend = "interpreter"
+    rocm_gate: bool = True
+    allocator_twins: bool = True
+
+
+class ShimNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A shim of the engine's process; see `kvproof.kernels.engines.shims.Shim`."""
+
+    name: str
+    replaces: str
+    reason: str
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The engine is imported.
+
+    Attributes:
+        family: layout that the engine has.
+        version: the engine's own.
+        shims: what is not real in this process.
+        stubs: third-party modules that are stubs.
+    """
+
+    family: str
+    version: str
+    shims: tuple[ShimNote, ...]
+    stubs: tuple[str, ...]
+
+
+class Unusable(msgspec.Struct, frozen=True, kw_only=True, tag="unusable"):
+    """The engine cannot be imported, or has not what the options ask for."""
+
+    cause: str
+    fix: str
+
+
+Greeting: TypeAlias = Ready | Unusable
+
+greeting_decoder = msgspec.json.Decoder(Greeting)

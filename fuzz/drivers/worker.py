@@ -1,0 +1,148 @@
+"""The engine's own process: reads scenarios, plays them, streams facts.
+
+``python -m kvproof.fuzz.drivers.worker OPTIONS`` with OPTIONS as JSON (`wire.Options`), started by
+`process.EngineProcess` with the environment of one engine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+from typing import IO, Any
+
+import msgspec
+
+from kvproof.fuzz.drivers.wire import Options, Ready, ShimNote, Unusable
+from kvproof.kernels.catalogue import Family
+from kvproof.kernels.engines import shims
+from kvproof.kernels.engines.errors import EngineError as SetupError
+from kvproof.model.facts import EngineError, encode_fact
+from kvproof.model.player import Forward, Player
+from kvproof.model.scenario import Scenario, decode_scenario
+
+Build = Callable[[Scenario], Player]
+
+_ADAPTERS = {
+    "0.5.15": "kvproof.fuzz.drivers.sglang_0_5_15",
+    "0.5.16": "kvproof.fuzz.drivers.sglang_0_5_16",
+    "0.5.23": "kvproof.fuzz.drivers.sglang_0_5_23",
+}
+_MESSAGE_CHARS = 300
+
+
+def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
+    """Play one scenario a line; an engine that raises ends its scenario, not the process."""
+    for line in lines:
+        play(decode_scenario(line), wire, build)
+
+
+def play(scenario: Scenario, wire: IO[bytes], build: Build) -> None:
+    """Play one scenario on a fresh engine; each fact is out before the engine goes on."""
+    try:
+        for fact in build(scenario).play(scenario):
+            wire.write(encode_fact(fact))
+            wire.flush()
+    except Exception as error:  # whatever the engine raises is an observation, not our failure
+        traceback.print_exc(file=sys.stderr)
+        wire.write(encode_fact(EngineError(cause="raised", message=describe(error))))
+        wire.flush()
+
+
+def describe(error: BaseException) -> str:
+    """Exception type, message and the innermost line outside this package, without folders."""
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = PurePath(frame.filename).as_posix()
+        _, in_engine, tail = path.rpartition("/sglang/")
+        if in_engine:
+            place = f" at sglang/{tail}:{frame.lineno} in {frame.name}"
+    text = " ".join(str(error).split())
+    if len(text) > _MESSAGE_CHARS:
+        text = text[:_MESSAGE_CHARS] + "..."
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def load(options: Options) -> tuple[Ready, Build]:
+    """Import the engine of this process.
+
+    Raises:
+        SetupError: the engine has not what the options ask for.
+        Exception: whatever the engine's import raises.
+    """
+    notes = shims.install(rocm_gate=options.rocm_gate, allocator_twins=options.allocator_twins)
+    family = shims.engine_family()
+    adapter = importlib.import_module(_ADAPTERS[family.name]).Engine
+    if options.construction not in adapter.constructions:
+        raise SetupError(
+            f"this engine has no construction {options.construction!r}",
+            fix=f"choose one of {', '.join(adapter.constructions)}",
+        )
+    forward = _forwards(options, family)
+
+    def build(scenario: Scenario) -> Player:
+        engine = adapter(
+            geometry=scenario.geometry,
+            construction=options.construction,
+            # Without the gate the engine has no ring whose rows could be named.
+            backend=options.backend if options.rocm_gate else "none",
+        )
+        return Player(engine=engine, forward=forward(engine))
+
+    ready = Ready(
+        family=family.name,
+        version=importlib.import_module("sglang").__version__,
+        shims=tuple(
+            ShimNote(name=shim.name, replaces=shim.replaces, reason=shim.reason) for shim in notes
+        ),
+        stubs=tuple(shims.stubbed_modules()),
+    )
+    return ready, build
+
+
+def _forwards(options: Options, family: Family) -> Callable[[Any], Forward | None]:
+    """What makes the forward of a fresh engine."""
+    if not options.rocm_gate or options.backend == "none":
+        return lambda _engine: None
+    if options.backend == "rules":
+        raise SetupError("the rules backend is not wired yet", fix="use backend interpreter")
+    from kvproof.fuzz.drivers.forward import KernelForward
+    from kvproof.kernels.launch import Ring, RingKernels
+
+    kernels = RingKernels.of_family(family)
+    return lambda engine: KernelForward(kernels=kernels, ring=Ring.of_pool(engine.kv_pool))
+
+
+def main(arguments: list[str]) -> None:
+    """Serve scenarios from stdin until it is closed."""
+    options = msgspec.json.decode(arguments[0], type=Options)
+    # The engine prints; what it prints must not end up between the facts.
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as wire:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        try:
+            ready, build = load(options)
+        except SetupError as error:
+            wire.write(msgspec.json.encode(Unusable(cause=error.cause, fix=error.fix)) + b"\n")
+            return
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            wire.write(
+                msgspec.json.encode(
+                    Unusable(
+                        cause=f"the engine cannot be imported: {describe(error)}",
+                        fix="run `kvproof engine doctor` for what it lacks",
+                    )
+                )
+                + b"\n"
+            )
+            return
+        wire.write(msgspec.json.encode(ready) + b"\n")
+        wire.flush()
+        serve(sys.stdin.buffer, wire, build)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
