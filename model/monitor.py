@@ -181,8 +181,8 @@ class Monitor:
         self._chunk_start[fact.request] = fact.matched_len
         self._ghost.lease(lease, self._prompts.get(fact.request, ()))
         if fact.matched_len and self._ghost.stride:
-            first_decode = window_start(Position(fact.prompt_len), self.geometry_window)
-            if self._ghost.holds_foreign_row(lease, first_decode, fact.matched_len):
+            first = window_start(Position(fact.matched_len), self.geometry_window)
+            if self._ghost.holds_foreign_row(lease, first, fact.matched_len):
                 self.witnesses["foreign row in window"] += 1
 
     def _check_match(self, fact: Admitted) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 from kvproof.kernels.catalogue import Family, family_of
 from kvproof.kernels.engines.errors import EngineError
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shim:
     """One thing in the engine's process that is not the engine's own.
