@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import engine
+from kvproof.cli import engine, prove
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
 
@@ -79,3 +79,4 @@ def _options(
 
 
 app.add_typer(engine.commands)
+app.command("prove")(prove.prove)
