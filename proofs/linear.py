@@ -9,7 +9,7 @@ may be spurious and is checked against the exact formula by evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -33,6 +33,19 @@ def remainder_shift(a: Term, ra: Term, b: Term, rb: Term, d: Term, periods: int)
     """MOD-2. Dividends that differ by less than a few strides: how their remainders differ."""
     moved = rb + (a - b) - periods * d
     return z3.Implies(z3.And(moved >= 0, moved < d), ra == moved)
+
+
+def remainder_sum(rb: Term, rc: Term, ra: Term, d: Term) -> Fact:
+    """MOD-3. The remainder of a sum is the sum of the remainders, or that less the divisor.
+
+    Also if the sum is off by the divisor.
+    """
+    return z3.Or(ra == rb + rc, ra == rb + rc - d)
+
+
+def remainder_floor(a: Term, ra: Term) -> Term:
+    """MOD-4. What is left without its remainder has none: the term whose remainder is 0."""
+    return a - ra
 
 
 def product_units(x: Term, y: Term, xy: Term) -> Fact:
@@ -93,8 +106,19 @@ class Linear:
         known.append((one, other, name))
         return name
 
+    def sums(self) -> Iterator[Fact]:
+        """Instances of MOD-3 for all that may be a sum of two others, floors included."""
+        terms = [*self.remainders]
+        terms += [(remainder_floor(a, ra), d, z3.IntVal(0)) for a, d, ra in self.remainders]
+        for (b, d, rb), (c, e, rc) in combinations(terms, 2):
+            for a, f, ra in terms:
+                if d.eq(e) and d.eq(f):
+                    off = a - (b + c)
+                    is_sum = z3.Or(off == 0, off == d, off == -d)
+                    yield z3.Implies(z3.And(d >= 1, is_sum), remainder_sum(rb, rc, ra, d))
+
     def lemmas(self) -> Iterator[Fact]:
-        """Instances for everything named so far."""
+        """Instances of all other lemmas for everything named so far."""
         for a, d, ra in self.remainders:
             yield z3.Implies(d >= 1, remainder_range(a, ra, d))
         for (a, d, ra), (b, e, rb) in combinations(self.remainders, 2):
@@ -114,11 +138,15 @@ class Linear:
                         yield product_step(x, one[2], z, other[2], y)
 
 
-def linearised(formulas: list[Fact]) -> tuple[list[Fact], bool]:
-    """Formulas in linear arithmetic with their lemmas, and whether anything was abstracted."""
+def linearised(formulas: Sequence[Fact]) -> tuple[list[Fact], list[Fact]]:
+    """Formulas in linear arithmetic with their lemmas; and further lemmas, many and seldom needed.
+
+    Both are to be asserted together. The second list is empty where nothing was abstracted that
+    they speak about.
+    """
     linear = Linear()
     rewritten = [linear.rewrite(z3.simplify(formula)) for formula in formulas]
-    return [*rewritten, *linear.lemmas()], bool(linear.remainders or linear.products)
+    return [*rewritten, *linear.lemmas()], list(linear.sums())
 
 
 def _remainder_range() -> Claim:
@@ -150,6 +178,30 @@ def _remainder_shift(periods: int) -> Callable[[], Claim]:
         )  # fmt: skip
 
     return claim
+
+
+def _remainder_sum() -> Claim:
+    qb, rb, qc, rc, d, off = z3.Ints("qb rb qc rc d off")
+    b, c = qb * d + rb, qc * d + rc
+    quotient = qb + qc + off + z3.If(rb + rc < d, 0, 1)
+    rest = z3.If(rb + rc < d, rb + rc, rb + rc - d)
+    return Claim(
+        given=(d >= 1, rb >= 0, rb < d, rc >= 0, rc < d, off >= -1, off <= 1),
+        then=z3.And(
+            b + c + off * d == quotient * d + rest,
+            rest >= 0,
+            rest < d,
+            remainder_sum(rb, rc, rest, d),
+        ),
+    )
+
+
+def _remainder_floor() -> Claim:
+    a, d, q = z3.Ints("a d q")
+    return Claim(
+        given=(d >= 1, a == q * d + a % d),
+        then=remainder_floor(a, a % d) == q * d + 0,
+    )
 
 
 def _definition() -> Claim:
@@ -187,6 +239,8 @@ LEMMAS: tuple[Obligation, ...] = (
         Obligation(name=f"MOD-2, {periods} periods", claim=_remainder_shift(periods))
         for periods in PERIODS
     ),
+    Obligation(name="MOD-3", claim=_remainder_sum),
+    Obligation(name="MOD-4", claim=_remainder_floor),
     Obligation(name="sign of a product", claim=_sign_lemma),
     Obligation(name="MUL-1", claim=_product_units),
     Obligation(name="MUL-2", claim=_product_step),

@@ -54,21 +54,18 @@ class Prover:
         started = time.perf_counter()
         given = [_condition(fact) for fact in claim.given]
         negated = [*given, z3.Not(_condition(claim.then))]
-        formulas, abstracted = linearised(negated)
-        arithmetic = "linear"
-        result, _ = self._ask(formulas)
-        if result == z3.unsat:
-            return self._proved(given, arithmetic, started)
+        formulas, more = linearised(negated)
+        if self._refutes(formulas) or (more and self._refutes([*formulas, *more])):
+            return self._proved(given, "linear", started)
         model = self.model_of(negated)
-        if model is None and abstracted:
-            arithmetic = "exact"
+        if model is None:
             result, model = self._ask(negated)
             if result == z3.unsat:
-                return self._proved(given, arithmetic, started)
+                return self._proved(given, "exact", started)
         seconds = time.perf_counter() - started
         if model is None:
             return Answer(
-                status="unknown", arithmetic=arithmetic, seconds=seconds,
+                status="unknown", arithmetic="exact", seconds=seconds,
                 why=f"no proof and no counterexample within {self.timeout_s:g} s a question",
             )  # fmt: skip
         values = {name: _integer(model, term) for name, term in claim.show.items()}
@@ -102,6 +99,10 @@ class Prover:
             why="no instance of the hypotheses was found" if vacuous else "",
         )
 
+    def _refutes(self, formulas: Sequence[Fact]) -> bool:
+        result, _ = self._ask(formulas)
+        return bool(result == z3.unsat)
+
     def _ask(
         self, formulas: Iterable[Fact], timeout_s: float | None = None
     ) -> tuple[z3.CheckSatResult, z3.ModelRef | None]:
@@ -117,7 +118,8 @@ def smt2(claim: Claim, *, linear: bool) -> str:
     """The negated claim as SMT-LIB text: ``unsat`` means proved."""
     formulas = [*(_condition(fact) for fact in claim.given), z3.Not(_condition(claim.then))]
     if linear:
-        formulas, _ = linearised(formulas)
+        linear_form, more = linearised(formulas)
+        formulas = [*linear_form, *more]
     solver = z3.Solver()
     solver.add(*formulas)
     text: str = solver.to_smt2()
