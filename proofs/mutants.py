@@ -14,8 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
 
-from kvproof.model import transition
-from kvproof.spec import cap, exact, pages, ring, schedule, window
+from kvproof.model import transition, translation, tree
+from kvproof.proofs import linear
+from kvproof.spec import (
+    cap,
+    cursor,
+    exact,
+    pages,
+    radix,
+    ring,
+    schedule,
+    translate,
+    window,
+)
 
 
 class BadMutantError(ValueError):
@@ -156,4 +167,65 @@ MUTANTS: tuple[Mutant, ...] = (
         "reads floored one too low", window.floored_ring_reads,
         "maximum(start, matched_len)", "maximum(start, matched_len - 1)",
     ),
+    _mutant(
+        "stack frontier a layer short", exact.exact_frontier,
+        "layers * (window - 1)", "(layers - 1) * (window - 1)",
+    ),
+    # tree, locks, pools
+    _mutant(
+        "tombstone ignored", radix.extend_match,
+        "select(live, run.since_tombstone + page_size, 0)", "run.since_tombstone + page_size",
+    ),
+    _mutant(
+        "match one page early", radix.extend_match,
+        "since >= window", "since + page_size >= window",
+    ),
+    _mutant(
+        "lock of a page too much", radix.locked_from,
+        "page_ceil(window, page_size)", "page_ceil(window, page_size) - page_size",
+    ),
+    _mutant(
+        "release forgets the window", tree.unlocked,
+        "page.swa - select(in_window, 1, 0)", "page.swa",
+    ),
+    _mutant("tombstone under a lock", tree.may_bury, "== 0", "<= 1"),
+    _mutant("eviction under a lock", tree.may_evict, "== 0", "<= 1"),
+    _mutant("duplicate leaks", tree.published, "select(duplicate, 1, 0)", "0"),
+    _mutant("eviction frees twice", tree.evicted, "page.free + 1", "page.free + 2"),
+    _mutant("stale map entry", tree.mapped_page, "watched == page", "(watched == page) & (to != 0)"),
+    _mutant("freed page maps on", translate.swa_loc, "swa_page == 0", "swa_page == -1"),
+    _mutant("map forgets the place", translate.swa_loc, "+ loc % page_size", "+ 0"),
+    _mutant(
+        "margin not in pages", cursor.cursor_margin,
+        "page_ceil(maximum(window, page_size), page_size)", "maximum(window, page_size)",
+    ),
+    _mutant(
+        "cursor into the tree", cursor.cursor, "maximum(evicted, protected)", "evicted"
+    ),
+    _mutant(
+        "insert replaces", radix.kept_page, "select(cached, cached_page, offered)", "offered"
+    ),
+    _mutant(
+        "one pool is enough", tree.granted,
+        "(need_full <= free_full) & (need_swa <= free_swa)", "need_full <= free_full",
+    ),
+    _mutant("occupancy given twice", schedule.next_occupancy, "newest + 1", "newest"),
+    # translation
+    _mutant(
+        "idle forgotten", translate.reuses_plan,
+        "select(idle, False, planned_len == loc_len)", "planned_len == loc_len",
+    ),
+    _mutant("longer plans accepted", translate.reuses_plan, "planned_len ==", "planned_len >="),
+    _mutant(
+        "plans never used", translate.reuses_plan, "planned_len == loc_len", "planned_len < 0"
+    ),
+    _mutant("halves swapped", translate.low_word, "value % WORD", "value - value % WORD"),
+    _mutant("words of 16 bits", translate.low_word, "value % WORD", "value % 65536"),
+    _mutant("translated on every read", translation.asked, "plan.translations == 0", "True"),
+    # lemmas
+    _mutant("lemma MOD-1 too strong", linear.remainder_range, "ra < d,", "ra < d - 1,"),
+    _mutant("lemma MOD-2 one too far", linear.remainder_shift, "moved < d)", "moved <= d)"),
+    _mutant("lemma MOD-3 without carry", linear.remainder_sum, "ra == rb + rc - d", "False"),
+    _mutant("lemma MUL-1 with a wrong unit", linear.product_units, "x == 1, xy == y", "x == 1, xy == x"),
+    _mutant("lemma MUL-2 a step too long", linear.product_step, "xy == zy + y)", "xy == zy + y + 1)"),
 )  # fmt: skip

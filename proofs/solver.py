@@ -141,7 +141,7 @@ def _integer(model: z3.ModelRef, term: Term) -> int:
 
 
 def _constants(formulas: Iterable[Fact]) -> list[Term]:
-    """Integer variables of some formulas."""
+    """Integer variables of some formulas, and what uninterpreted functions give in them."""
     found: dict[int, Term] = {}
     seen: set[int] = set()
     todo = list(formulas)
@@ -151,6 +151,6 @@ def _constants(formulas: Iterable[Fact]) -> list[Term]:
             continue
         seen.add(term.get_id())
         todo.extend(term.children())
-        if z3.is_int(term) and z3.is_const(term) and not z3.is_int_value(term):
+        if z3.is_int(term) and z3.is_app_of(term, z3.Z3_OP_UNINTERPRETED):
             found[term.get_id()] = term
     return list(found.values())

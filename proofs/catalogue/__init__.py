@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproof.proofs.catalogue import cap, exact, ring
+from kvproof.proofs.catalogue import cap, exact, ring, translation, tree
 from kvproof.proofs.linear import LEMMAS
 from kvproof.proofs.theorem import Theorem
 
@@ -12,7 +12,13 @@ ARITHMETIC = Theorem(
     statement="What the proofs assume of remainders and products holds for all integers.",
     scope="all integers; exact non-linear arithmetic",
     obligations=LEMMAS,
-    mutants=(),
+    mutants=(
+        "lemma MOD-1 too strong",
+        "lemma MOD-2 one too far",
+        "lemma MOD-3 without carry",
+        "lemma MUL-1 with a wrong unit",
+        "lemma MUL-2 a step too long",
+    ),
     source="proofs/linear.py",
 )
 
@@ -21,6 +27,8 @@ CATALOGUE: tuple[Theorem, ...] = (
     *ring.THEOREMS,
     *cap.THEOREMS,
     *exact.THEOREMS,
+    *tree.THEOREMS,
+    *translation.THEOREMS,
 )
 """All theorems, in the order in which tables show them."""
 

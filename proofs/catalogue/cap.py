@@ -397,7 +397,7 @@ THEOREMS: tuple[Theorem, ...] = (
                 replay=_uncapped_run,
             ),
         ),
-        mutants=("decode rule off by one", "no page floor"),
+        mutants=("decode rule off by one", "cap off by one"),
         witness=lambda: (W >= 4, P >= 2, R >= 1, maximum(R, 1) < W - 1),
         source="swa_reprefill_tail_tokens (0.5.16, 0.5.23)",
     ),  # fmt: skip

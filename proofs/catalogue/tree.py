@@ -597,7 +597,7 @@ THEOREMS: tuple[Theorem, ...] = (
             Obligation(name="consecution: evict", claim=_owner_claim(evicted, "tree")),
             Obligation(name="safety: all idle", claim=_all_idle),
         ),
-        mutants=("duplicate leaks", "eviction frees twice", "eviction under a lock"),
+        mutants=("duplicate leaks", "eviction frees twice"),
         witness=lambda: (_one_owner(_owners(), z3.IntVal(7)), _owners().private >= 2),
         source="check_memory of the scheduler",
     ),
