@@ -89,7 +89,7 @@ def prove(
     good = all(result.verdict == "as expected" for result in results)
     seconds = time.perf_counter() - started
     data = {"ok": good, "solver": solver, "seed": seed, "seconds": seconds, "theorems": results}
-    show(_report(results, seconds), data, as_json=as_json)
+    show(_report(results, seconds, confirm=confirm), data, as_json=as_json)
     if not good:
         raise typer.Exit(ExitCode.VIOLATION)
 
@@ -132,7 +132,9 @@ def _releases(confirm: bool) -> Iterator[Play | None]:
             process.close()
 
 
-def _report(results: Sequence[TheoremResult], seconds: float) -> RenderableType:
+def _report(
+    results: Sequence[TheoremResult], seconds: float, *, confirm: bool
+) -> RenderableType:
     table = plain_table("", "theorem", "scope", "status", "s")
     for result in results:
         style = {"as expected": "green", "unknown": "yellow", "not as expected": "bold red"}
@@ -152,6 +154,10 @@ def _report(results: Sequence[TheoremResult], seconds: float) -> RenderableType:
                             f"{played.invariant} {how}: {played.says}"
                         )
                     )
+            if obligation.gap and confirm:
+                parts.append(
+                    Text(f"\n{result.identifier}, {obligation.name}, not played: {obligation.gap}")
+                )
             if obligation.why:
                 parts.append(Text(f"\n{result.identifier}, {obligation.name}: {obligation.why}"))
     obligations = [obligation for result in results for obligation in result.obligations]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import combinations
+from operator import mul
 
 import z3
 
@@ -94,8 +96,8 @@ class Linear:
         if kind == z3.Z3_OP_MUL:
             factors = [part for part in parts if not z3.is_int_value(part)]
             if len(factors) == 2:
-                constant = z3.Product([p for p in parts if z3.is_int_value(p)] or [z3.IntVal(1)])
-                return constant * self._named(self.products, *factors)
+                constants = [part for part in parts if z3.is_int_value(part)]
+                return reduce(mul, constants, self._named(self.products, *factors))
         return term.decl()(*parts) if parts else term
 
     def _named(self, known: list[tuple[Term, Term, Term]], one: Term, other: Term) -> Term:
@@ -167,15 +169,25 @@ def _multiples() -> Claim:
 def _remainder_shift(periods: int) -> Callable[[], Claim]:
     def claim() -> Claim:
         # a = qa*d + ra and b = qb*d + rb define quotient and remainder.
-        qa, ra, qb, rb, d = z3.Ints("qa ra qb rb d")
-        a, b, t = qa * d + ra, qb * d + rb, qa - qb - periods
+        qa, ra, qb, rb, d, t = z3.Ints("qa ra qb rb d t")
+        a, b = qa * d + ra, qb * d + rb
         return Claim(
             given=(
-                d >= 1, ra >= 0, ra < d, rb >= 0, rb < d,
-                *_difference_of_remainders(t, d),
+                d >= 1, ra >= 0, ra < d, rb >= 0, rb < d, t == qa - qb - periods,
+                t * d == qa * d - qb * d - periods * d, *_difference_of_remainders(t, d),
             ),
             then=remainder_shift(a, ra, b, rb, d, periods),
         )  # fmt: skip
+
+    return claim
+
+
+def _distribution(periods: int) -> Callable[[], Claim]:
+    def claim() -> Claim:
+        qa, qb, d = z3.Ints("qa qb d")
+        return Claim(
+            given=(d >= 1,), then=(qa - qb - periods) * d == qa * d - qb * d - periods * d
+        )
 
     return claim
 
@@ -235,6 +247,10 @@ LEMMAS: tuple[Obligation, ...] = (
     Obligation(name="multiples of d keep a distance of d", claim=_multiples),
     Obligation(name="quotient and remainder", claim=_definition),
     Obligation(name="MOD-1", claim=_remainder_range),
+    *(
+        Obligation(name=f"distribution, {periods} periods", claim=_distribution(periods))
+        for periods in PERIODS
+    ),
     *(
         Obligation(name=f"MOD-2, {periods} periods", claim=_remainder_shift(periods))
         for periods in PERIODS

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from kvproof.model.facts import Fact as LogFact
+from kvproof.model.facts import Skipped
 from kvproof.proofs.mutants import Mutant
 from kvproof.proofs.solver import Answer, Prover
 from kvproof.proofs.theorem import Check, Claim, Enumeration, Obligation, Replay, Theorem
@@ -152,16 +153,23 @@ def _replay(replay: Replay | Check, play: Play | None) -> tuple[tuple[Confirmati
             says=replay.says,
         )  # fmt: skip
         return (played,), ""
-    confirmations = [_confirm(replay, "model", list(replay.player().play(replay.scenario)))]
+    modelled = list(replay.player().play(replay.scenario))
+    confirmations = [_confirm(replay, "model", modelled)]
     gaps = [replay.why_not_engines] if replay.why_not_engines else []
     for release in replay.releases if play is not None else ():
         assert play is not None
         log = play(replay, release)
         if isinstance(log, str):
             gaps.append(f"{release}: {log}")
+        elif len(skipped := _skipped(log)) > len(_skipped(modelled)):
+            gaps.append(f"{release}: {skipped[0]}")
         else:
             confirmations.append(_confirm(replay, release, log))
     return tuple(confirmations), "; ".join(gaps)
+
+
+def _skipped(log: Sequence[LogFact]) -> list[str]:
+    return [fact.reason for fact in log if isinstance(fact, Skipped)]
 
 
 def _confirm(replay: Replay, target: str, log: Sequence[LogFact]) -> Confirmation:

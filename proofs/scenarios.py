@@ -46,20 +46,20 @@ def hit(
     matched_len: int,
     tail: int,
     then: tuple[Operation, ...] = (),
-    draft_tokens: int = 1,
+    slots: int = 1,
 ) -> Scenario:
     """A request is cached, another takes its slot, and a third reuses what the first computed.
 
-    The third request, ``C``, reuses ``matched_len`` tokens and prefills ``tail`` of its own. All
-    three are served by the one slot there is.
+    The third request, ``C``, reuses ``matched_len`` tokens and prefills ``tail`` of its own. With
+    one slot, all three are served by it. 0.5.23 counts free slots as free sliding-window memory, so
+    with one slot it evicts what ``A`` left to make room for ``B``: it needs two.
     """
     matched_len = page_ceil(matched_len, page_size)
     other = matched_len + tail
     room = sum(page_ceil(length + 8, page_size) for length in (matched_len, other, other))
     return Scenario(
         geometry=Geometry(
-            window=window, page_size=page_size, slots=1, pool_tokens=room,
-            draft_tokens=draft_tokens,
+            window=window, page_size=page_size, slots=slots, pool_tokens=room
         ),
         operations=(
             Submit(request="A", prompt=(Piece("A", matched_len),)),

@@ -160,7 +160,8 @@ def _rows_below_of(matched: Term) -> Term:
 def _capped_hit(found: Values) -> Replay:
     return Replay(
         scenario=hit(
-            window=found["W"], page_size=found["P"], matched_len=found["m"], tail=found["tail"]
+            window=found["W"], page_size=found["P"], matched_len=found["m"], tail=found["tail"],
+            slots=4,
         ),
         policy=Policy(),
         breaks="FRESH-PREFILL",
