@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,20 +20,23 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFailure
 from kvproof.model.facts import Fact
+from kvproof.model.scenario import Scenario
 from kvproof.proofs.catalogue import CATALOGUE, find
 from kvproof.proofs.mutants import MUTANTS
-from kvproof.proofs.prove import Kill, Play, Solver, TheoremResult, kills
+from kvproof.proofs.prove import Kill, Solver, TheoremResult, kills
 from kvproof.proofs.prove import prove as prove_theorem
+from kvproof.proofs.resolver import ResolverProcess, Store
 from kvproof.proofs.second import NoSecondSolverError, SecondOpinion
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover, smt2
 from kvproof.proofs.table import NoMarkersError, update
-from kvproof.proofs.theorem import Obligation, Replay, Theorem
+from kvproof.proofs.theorem import Obligation, Theorem
 
 REPLAY_TIMEOUT_S = 60.0
 """Seconds for one counterexample on one release."""
 
 
 def prove(
+    *,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="ID", help="A theorem (R6) or a family (R); repeatable."),
@@ -73,12 +76,14 @@ def prove(
         _mutants(theorems, prover, as_json=as_json, complete=not only)
         return
     started = time.perf_counter()
-    with progress("proving", lines=False) as report, _releases(confirm) as play:
+    with progress("proving", lines=False) as report, closing(_Installed()) as installed:
         results = []
         for theorem in theorems:
             report(f"{theorem.identifier} {theorem.title}")
             try:
-                results.append(prove_theorem(theorem, prover, play=play))
+                results.append(
+                    prove_theorem(theorem, prover, releases=installed if confirm else None)
+                )
             except NoSecondSolverError as error:
                 raise EngineError(str(error), fix="pip install 'kvproof[cvc5]'") from error
     if table is not None:
@@ -102,39 +107,46 @@ def _chosen(only: list[str] | None) -> Sequence[Theorem]:
         raise EngineError(f"there is no theorem {error.args[0]}", fix=f"one of {names}") from error
 
 
-@contextmanager
-def _releases(confirm: bool) -> Iterator[Play | None]:
-    """Plays counterexamples on the installed releases, one process each."""
-    if not confirm:
-        yield None
-        return
-    store = EngineStore()
-    processes: dict[str, EngineProcess] = {}
+class _Installed:
+    """Plays counterexamples on the installed releases, each in processes of its own."""
 
-    def play(replay: Replay, release: str) -> Sequence[Fact] | str:
-        name, _, construction = release.partition(":")
-        if release not in processes:
+    def __init__(self) -> None:
+        self._store = EngineStore()
+        self._drivers: dict[str, EngineProcess] = {}
+        self._resolvers: dict[str, ResolverProcess] = {}
+
+    def play(self, scenario: Scenario, release: str) -> Sequence[Fact] | str:
+        """The log, or why there is none."""
+        if release not in self._drivers:
+            name, _, construction = release.partition(":")
             try:
-                engine = store.find(name)
+                engine = self._store.find(name)
             except EngineError as error:
                 return error.cause
             options = Options(construction=construction, backend="interpreter")
-            processes[release] = EngineProcess.of_engine(engine, options)
-        log = processes[release].play(replay.scenario, timeout=REPLAY_TIMEOUT_S)
-        if isinstance(log[-1], EngineFailure):
-            return log[-1].message
-        return log
+            self._drivers[release] = EngineProcess.of_engine(engine, options)
+        log = self._drivers[release].play(scenario, timeout=REPLAY_TIMEOUT_S)
+        return log[-1].message if isinstance(log[-1], EngineFailure) else log
 
-    try:
-        yield play
-    finally:
-        for process in processes.values():
-            process.close()
+    def resolve(self, store: Store, release: str) -> tuple[int, ...] | str:
+        """What the release's write resolver gives, or why nothing."""
+        if release not in self._resolvers:
+            try:
+                engine = self._store.find(release.partition(":")[0])
+            except EngineError as error:
+                return error.cause
+            self._resolvers[release] = ResolverProcess(engine)
+        return self._resolvers[release].resolve(store)
+
+    def close(self) -> None:
+        """End the processes."""
+        for driver in self._drivers.values():
+            driver.close()
+        for resolver in self._resolvers.values():
+            resolver.close()
 
 
-def _report(
-    results: Sequence[TheoremResult], seconds: float, *, confirm: bool
-) -> RenderableType:
+def _report(results: Sequence[TheoremResult], seconds: float, *, confirm: bool) -> RenderableType:
     table = plain_table("", "theorem", "scope", "status", "s")
     for result in results:
         style = {"as expected": "green", "unknown": "yellow", "not as expected": "bold red"}
@@ -172,9 +184,7 @@ def _report(
     return Group(*parts)
 
 
-def _mutants(
-    theorems: Sequence[Theorem], prover: Solver, *, as_json: bool, complete: bool
-) -> None:
+def _mutants(theorems: Sequence[Theorem], prover: Solver, *, as_json: bool, complete: bool) -> None:
     found: dict[str, list[Kill]] = {}
     with progress("mutants", lines=False) as report:
         for mutant in MUTANTS:
