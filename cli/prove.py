@@ -21,11 +21,11 @@ from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFailure
 from kvproof.model.facts import Fact
 from kvproof.model.scenario import Scenario
+from kvproof.proofs.asked import AskedProcess, Question
 from kvproof.proofs.catalogue import CATALOGUE, find
 from kvproof.proofs.mutants import MUTANTS
 from kvproof.proofs.prove import Kill, Solver, TheoremResult, kills
 from kvproof.proofs.prove import prove as prove_theorem
-from kvproof.proofs.resolver import ResolverProcess, Store
 from kvproof.proofs.second import NoSecondSolverError, SecondOpinion
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover, smt2
 from kvproof.proofs.table import NoMarkersError, update
@@ -76,7 +76,7 @@ def prove(
         _mutants(theorems, prover, as_json=as_json, complete=not only)
         return
     started = time.perf_counter()
-    with progress("proving", lines=False) as report, closing(_Installed()) as installed:
+    with progress("proving", lines=False) as report, closing(Installed()) as installed:
         results = []
         for theorem in theorems:
             report(f"{theorem.identifier} {theorem.title}")
@@ -107,13 +107,13 @@ def _chosen(only: list[str] | None) -> Sequence[Theorem]:
         raise EngineError(f"there is no theorem {error.args[0]}", fix=f"one of {names}") from error
 
 
-class _Installed:
+class Installed:
     """Plays counterexamples on the installed releases, each in processes of its own."""
 
     def __init__(self) -> None:
         self._store = EngineStore()
         self._drivers: dict[str, EngineProcess] = {}
-        self._resolvers: dict[str, ResolverProcess] = {}
+        self._asked: dict[str, AskedProcess] = {}
 
     def play(self, scenario: Scenario, release: str) -> Sequence[Fact] | str:
         """The log, or why there is none."""
@@ -128,22 +128,22 @@ class _Installed:
         log = self._drivers[release].play(scenario, timeout=REPLAY_TIMEOUT_S)
         return log[-1].message if isinstance(log[-1], EngineFailure) else log
 
-    def resolve(self, store: Store, release: str) -> tuple[int, ...] | str:
-        """What the release's write resolver gives, or why nothing."""
-        if release not in self._resolvers:
+    def ask(self, question: Question, release: str) -> tuple[int, ...] | str:
+        """What the release's own function gives, or why nothing."""
+        if release not in self._asked:
             try:
                 engine = self._store.find(release.partition(":")[0])
             except EngineError as error:
                 return error.cause
-            self._resolvers[release] = ResolverProcess(engine)
-        return self._resolvers[release].resolve(store)
+            self._asked[release] = AskedProcess(engine)
+        return self._asked[release].ask(question)
 
     def close(self) -> None:
         """End the processes."""
         for driver in self._drivers.values():
             driver.close()
-        for resolver in self._resolvers.values():
-            resolver.close()
+        for asked in self._asked.values():
+            asked.close()
 
 
 def _report(results: Sequence[TheoremResult], seconds: float, *, confirm: bool) -> RenderableType:

@@ -12,8 +12,8 @@ import msgspec
 from kvproof.model.facts import Fact as LogFact
 from kvproof.model.facts import Skipped
 from kvproof.model.scenario import Scenario
+from kvproof.proofs.asked import Question
 from kvproof.proofs.mutants import Mutant
-from kvproof.proofs.resolver import Store
 from kvproof.proofs.solver import Answer, Prover
 from kvproof.proofs.theorem import Check, Claim, Enumeration, Obligation, Replay, Theorem
 
@@ -33,8 +33,8 @@ class Releases(Protocol):
     def play(self, scenario: Scenario, release: str) -> Sequence[LogFact] | str:
         """The log of a scenario."""
 
-    def resolve(self, store: Store, release: str) -> tuple[int, ...] | str:
-        """Locations that the release's write resolver gives."""
+    def ask(self, question: Question, release: str) -> tuple[int, ...] | str:
+        """The answer of the release's own function."""
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,8 +185,8 @@ def _checked(check: Check, releases: Releases | None) -> tuple[tuple[Confirmatio
     gaps = [check.why_not_engines] if check.why_not_engines else []
     for release in check.releases if releases is not None else ():
         assert releases is not None
-        assert check.store is not None
-        found = releases.resolve(check.store, release)
+        assert check.question is not None
+        found = releases.ask(check.question, release)
         if isinstance(found, str):
             gaps.append(f"{release}: {found}")
             continue
@@ -194,8 +194,8 @@ def _checked(check: Check, releases: Releases | None) -> tuple[tuple[Confirmatio
             Confirmation(
                 target=release,
                 invariant=check.invariant,
-                broken=found != check.store.due,
-                says=f"its resolver gives {list(found)}, the map {list(check.store.due)}",
+                broken=found != check.question.due,
+                says=f"it gives {list(found)}, due is {list(check.question.due)}",
             )
         )
     return tuple(confirmations), "; ".join(gaps)
@@ -249,6 +249,8 @@ def _status(theorem: Theorem, results: Sequence[ObligationResult], witness: bool
         where = f", confirmed on {', '.join(targets)}" if targets else ""
         count = "neighbour" if len(refuted) == 1 else f"{len(refuted)} neighbours"
         parts.append(f"{count} refuted and replayed{where}")
+        if theorem.expected == "refuted":
+            parts = [f"refuted and replayed{where}"]
     return "; ".join(parts)
 
 

@@ -12,7 +12,7 @@ from kvproof.model.monitor import check
 from kvproof.model.player import Player
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import Scenario
-from kvproof.proofs.resolver import Store
+from kvproof.proofs.asked import Question
 
 Term: TypeAlias = Any
 """A Z3 integer term; z3 publishes no types."""
@@ -105,7 +105,7 @@ class Check:
         model: what it was played on.
         broken: whether the named invariant broke there.
         says: the run in a sentence.
-        store: the same as a store that a release's own write resolver can be asked about.
+        question: the same as a question to a release's own function; see `asked`.
         releases: where to ask it.
         why_not_engines: why no release can play it, where none can.
     """
@@ -114,7 +114,7 @@ class Check:
     invariant: str
     broken: bool
     says: str
-    store: Store | None = None
+    question: Question | None = None
     releases: tuple[str, ...] = ()
     why_not_engines: str = ""
 

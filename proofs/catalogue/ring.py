@@ -490,6 +490,27 @@ def _early_scatter_run(found: Values) -> Replay:
 _r7_bounds = (D >= 2, D <= W, S >= W + D - 2)
 
 
+def _dropped() -> Claim:
+    """With D > W the first draft token is not written, whatever the stride, and is read next."""
+    ring = rings(verify_order=READ_FIRST)
+    prompt = z3.Int("n")
+    seat = admitted(any_seat().cell, offset=OFFSET, matched=z3.IntVal(0))
+    seat = prefilled(seat, ring, prompt).after
+    after = verified(seat, ring, z3.IntVal(1)).after
+    start, end = verify_span(after, ring, after.computed)
+    return Claim(
+        given=(
+            *sizes(),
+            W >= 2,
+            D > W,
+            S >= W,
+            prompt >= 1,
+            same_ring_row(prompt, Position(OFFSET), S),
+        ),
+        then=z3.And(start <= prompt, prompt < end, z3.Not(is_fresh(after.cell, prompt))),
+    )
+
+
 # R9: rejected drafts
 
 
@@ -756,6 +777,7 @@ THEOREMS: tuple[Theorem, ...] = (
                     "verify", rings(verify_order=READ_FIRST), S == W + D - 3, D >= 2, D <= W
                 ),
             ),
+            Obligation(name="D > W fails for every stride", claim=_dropped),
             Obligation(
                 name="the filter drops accepted tokens if D > W",
                 claim=run(

@@ -8,7 +8,7 @@ import numpy as np
 import z3
 
 from kvproof.model.translation import Plan, asked
-from kvproof.proofs.resolver import Store
+from kvproof.proofs.asked import Store
 from kvproof.proofs.theorem import (
     ALL_RELEASES,
     Check,
@@ -128,7 +128,7 @@ def _rebind(found: Values) -> Check:
         broken=goes != found["swa"],
         says=f"planned with location {found['loc planned']} and stored with {found['loc']}, both "
         f"of length {found['length']}: the token goes to {goes}, the map says {found['swa']}",
-        store=Store(
+        question=Store(
             planned_locs=(found["loc planned"],) * found["length"],
             planned_map=_one_entry(found["loc planned"], found["swa planned"], found),
             locs=(found["loc"],) * found["length"],

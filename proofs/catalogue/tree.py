@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import z3
@@ -24,7 +25,9 @@ from kvproof.model.tree import (
     unlocked,
     window_released,
 )
+from kvproof.proofs.asked import Eviction
 from kvproof.proofs.theorem import (
+    UNCAPPED,
     Check,
     Claim,
     Enumeration,
@@ -443,8 +446,16 @@ def _keeps_window(margin: Callable[[], Term], *given: Fact) -> Callable[[], Clai
 
 
 def _match_lost(found: Values) -> Check:
-    """The release's margin."""
-    return _match_with(found, max(found["W"], found["P"]))
+    """The margin of 0.5.15 and 0.5.16."""
+    check = _match_with(found, max(found["W"], found["P"]))
+    question = Eviction(
+        evicted=0,
+        protected=0,
+        computed_len=found["len"],
+        window=found["W"],
+        page_size=found["P"],
+    )
+    return replace(check, question=question, releases=UNCAPPED)
 
 
 def _match_lost_with_less(found: Values) -> Check:

@@ -1,9 +1,8 @@
-"""A release's own write resolver on one store: what T2 to T4 are played on.
+"""A release's own functions, asked one question: what T2 to T4 and P5 are played on.
 
-``python -m kvproof.proofs.resolver`` runs in an engine's process (`kernels.engines.environment`):
-one `Store` as JSON a line in, the locations that the release's ``get_swa_out_cache_loc`` gives a
-line out. The resolver and the pool's translation are the release's own methods; the objects around
-them hold only what those methods read.
+``python -m kvproof.proofs.asked`` runs in an engine's process (`kernels.engines.environment`): one
+question as JSON a line in, the answer a line out. The functions are the release's own; the objects
+around them hold only what those functions read.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ import os
 import subprocess
 import sys
 from types import MethodType, SimpleNamespace
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import msgspec
 
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.store import Engine
+from kvproof.spec.cursor import cursor, cursor_margin
 
 _BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend_hip_radix"
 
 
-class Store(msgspec.Struct, frozen=True, kw_only=True):
-    """A forward that was planned and then stores.
+class Store(msgspec.Struct, frozen=True, kw_only=True, tag="store"):
+    """Where does a forward that was planned store? Asks ``get_swa_out_cache_loc``.
 
     Attributes:
         planned_locs: ``out_cache_loc`` when the forward was planned; empty without a plan.
@@ -46,8 +46,33 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.map[loc] for loc in self.locs)
 
 
-class ResolverProcess:
-    """The resolver of one engine, in a process of its own."""
+class Eviction(msgspec.Struct, frozen=True, kw_only=True, tag="eviction"):
+    """Up to where is a request's sliding window given back? Asks ``free_swa_out_of_window_slots``.
+
+    Attributes:
+        evicted: the cursor before, in tokens.
+        protected: tokens that belong to the tree.
+        computed_len: the request's length.
+    """
+
+    evicted: int
+    protected: int
+    computed_len: int
+    window: int
+    page_size: int
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """CURSOR-2 with the margin of CURSOR-1."""
+        margin = cursor_margin(self.window, self.page_size)
+        return (cursor(self.evicted, self.protected, self.computed_len, margin, self.page_size),)
+
+
+Question: TypeAlias = Store | Eviction
+
+
+class AskedProcess:
+    """One engine's functions, in a process of their own."""
 
     def __init__(self, engine: Engine) -> None:
         self._process = subprocess.Popen(
@@ -58,12 +83,12 @@ class ResolverProcess:
             stderr=subprocess.DEVNULL,
         )
 
-    def resolve(self, store: Store) -> tuple[int, ...] | str:
-        """Locations for a store, or why the release gave none."""
+    def ask(self, question: Question) -> tuple[int, ...] | str:
+        """The release's answer, or why it gave none."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(msgspec.json.encode(store) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(question) + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             return "the engine's process ended"
@@ -78,8 +103,8 @@ class ResolverProcess:
         self._process.communicate()
 
 
-def resolve(store: Store) -> tuple[int, ...]:
-    """What this process's engine gives."""
+def stored(store: Store) -> tuple[int, ...]:
+    """What this process's engine gives for a store."""
     import torch  # noqa: PLC0415  # the shims come before it
 
     backend: Any = importlib.import_module(_BACKEND)
@@ -106,10 +131,59 @@ def resolve(store: Store) -> tuple[int, ...]:
     return tuple(found.tolist())
 
 
+class _Held(SimpleNamespace):
+    """A request's memory under every name that a release has for it."""
+
+    swa_evicted_seqlen: int
+    cache_protected_len: int
+    req_pool_idx = 0
+    holds_kv = True
+
+    @property
+    def kv(self) -> _Held:
+        return self
+
+    def get_evicted_seqlen(self, _component: object) -> int:
+        return self.swa_evicted_seqlen
+
+    def set_evicted_seqlen(self, _component: object, evicted: int) -> None:
+        self.swa_evicted_seqlen = evicted
+
+    def swa_dead_lo(self, _page_size: int) -> int:
+        return self.cache_protected_len
+
+
+def evicted(eviction: Eviction) -> tuple[int, ...]:
+    """Where this process's engine puts the cursor."""
+    import torch  # noqa: PLC0415  # the shims come before it
+
+    common: Any = importlib.import_module("sglang.srt.mem_cache.common")
+    held = _Held(swa_evicted_seqlen=eviction.evicted, cache_protected_len=eviction.protected)
+
+    def freed(*_slots: object, **_start: object) -> None:
+        pass  # what is freed follows from where the cursor goes
+
+    common.free_swa_out_of_window_slots(
+        held,
+        eviction.computed_len,
+        sliding_window_size=eviction.window,
+        page_size=eviction.page_size,
+        req_to_token_pool=SimpleNamespace(
+            req_to_token=torch.zeros(1, eviction.computed_len, dtype=torch.int32)
+        ),
+        token_to_kv_pool_allocator=SimpleNamespace(free_swa=freed, free_swa_segment=freed),
+    )
+    return (held.swa_evicted_seqlen,)
+
+
+def _answer(question: Question) -> tuple[int, ...]:
+    return stored(question) if isinstance(question, Store) else evicted(question)
+
+
 def _serve(lines: IO[bytes], out: IO[bytes]) -> None:
     for line in lines:
         try:
-            answer: tuple[int, ...] | str = resolve(msgspec.json.decode(line, type=Store))
+            answer: tuple[int, ...] | str = _answer(msgspec.json.decode(line, type=Question))
         except Exception as error:  # whatever the engine raises is an observation
             answer = f"{type(error).__name__}: {error}"
         out.write(msgspec.json.encode(answer) + b"\n")
