@@ -31,6 +31,7 @@ fuzz: engines ## Set up and run the main job: fuzz every supported release
 
 .PHONY: test
 test: engines ## Set up and run the linter, the type checker and all tests
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest $(ARGS)

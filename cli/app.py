@@ -3,7 +3,8 @@
 To add commands, write ``cli/<group>.py`` with functions like those of `kvproof.cli.engine` and
 register them at the end of this file: ``app.add_typer(group)`` for ``kvproof <group> <command>``,
 ``app.command("name")(function)`` for ``kvproof name``. A command prints its result with
-`output.show`, raises `EngineError` for what the user can put right, and ends with
+`output.show`, raises `EngineError` for what the user can put right (another exception of that kind
+gets an ``except`` of its own in `_Commands`), and ends with
 ``raise typer.Exit(ExitCode.VIOLATION)`` where it found one.
 """
 

@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from kvproof.cli.output import JsonOption, progress, show
+from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
+from kvproof.kernels.engines.doctor import LIMIT_S, Diagnosis, diagnose
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 
@@ -64,10 +68,67 @@ def remove(
     show(f"removed: {', '.join(removed)}", {"removed": removed}, as_json=as_json)
 
 
+@commands.command()
+def doctor(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Engines; all that are installed by default.")
+    ] = None,
+    limit: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Time for a probe to answer.")
+    ] = LIMIT_S,
+    log: Annotated[
+        bool, typer.Option("--log", help="Show what an engine printed where it does not work.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what works in each engine on this machine, what does not and why, and what is not real.
+
+    Exits with 0 if everything works, else with 2.
+    """
+    store = EngineStore()
+    engines = [store.find(name) for name in names] if names else store.list()
+    if not engines:
+        raise EngineError("no engine is installed", fix="run: kvproof engine add sglang==0.5.15")
+    with progress("asking engines", lines=False) as report:
+        diagnoses = [diagnose(engine, limit_s=limit, report=report) for engine in engines]
+    show(
+        Group(*(_diagnosis(each, log=log) for each in diagnoses)),
+        {"ok": all(each.ok for each in diagnoses), "engines": diagnoses},
+        as_json=as_json,
+    )
+    if not all(each.ok for each in diagnoses):
+        raise typer.Exit(ExitCode.SETUP)
+
+
+def _diagnosis(diagnosis: Diagnosis, *, log: bool) -> RenderableType:
+    engine = diagnosis.engine
+    failed = sum(result.status == "not ok" for result in diagnosis.results)
+    verdict = "[green]everything works[/]" if diagnosis.ok else f"[red]{failed} not ok[/]"
+    parts: list[RenderableType] = [f"[bold]{escape(engine.name)}[/]: {verdict}"]
+    titles = ("probe", "status", "found, or why not")
+    results = plain_table(*titles) if diagnosis.ok else plain_table(*titles, "next step")
+    for result in diagnosis.results:
+        style = {"ok": "green", "not ok": "bold red", "skipped": "dim"}[result.status]
+        cells = [Text(result.probe), Text(result.status, style=style), Text(result.detail)]
+        if not diagnosis.ok:
+            cells.append(Text(result.next_step))
+        results.add_row(*cells)
+    parts.append(results)
+    for result in diagnosis.results:
+        if log and result.log:
+            parts.append(Text(f"\nprinted during {result.probe}:\n{result.log}"))
+    parts.append("\nNot the engine's own (everything else in its process is real):")
+    shims = plain_table("shim", "stands in for", "because")
+    for shim in diagnosis.shims:
+        shims.add_row(shim.name, Text(shim.replaces), Text(shim.reason))
+    parts.append(shims)
+    tops = dict.fromkeys(name.partition(".")[0] for name in diagnosis.stubs)
+    parts.append(Text(f"stubbed modules: {', '.join(tops) or 'none'}\n"))
+    return Group(*parts)
+
+
 def _table(engines: list[Engine] | tuple[Engine, ...]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("engine", "version", "hash", "where", "state"):
-        table.add_column(title, overflow="fold")
+    table = plain_table("engine", "version", "hash", "where", "state")
     for engine in engines:
         hashed = "-" if engine.sha256 is None else "pinned" if engine.pinned else "first seen"
         state = engine.problem or "ready"

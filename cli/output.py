@@ -16,6 +16,7 @@ import msgspec
 import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
+from rich.table import Table
 
 
 class ExitCode(IntEnum):
@@ -52,6 +53,14 @@ def show(table: RenderableType, data: object, *, as_json: bool) -> None:
         console().print(table)
 
 
+def plain_table(*titles: str) -> Table:
+    """Table without lines, whose cells wrap rather than lose text."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
+
+
 def fail(cause: str, fix: str) -> None:
     """Print an error: one line that says what is wrong, one that says what to do."""
     out = errors()
@@ -60,14 +69,16 @@ def fail(cause: str, fix: str) -> None:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Reporter]:
-    """A spinner on a terminal, a line a step elsewhere."""
+def progress(title: str, *, lines: bool = True) -> Iterator[Reporter]:
+    """A spinner on a terminal; elsewhere a line a step, if ``lines``."""
     out = errors()
     if out.is_terminal:
         with out.status(title) as status:
             yield lambda text: status.update(_line(text))
-    else:
+    elif lines:
         yield lambda text: out.print(_line(text), soft_wrap=True)
+    else:
+        yield lambda _: None
 
 
 def _line(text: str) -> str:

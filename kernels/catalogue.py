@@ -1,7 +1,7 @@
 """Where each release keeps what kvproof uses of it: one table, and how to tell which row applies.
 
-A family is named after the first release that has its layout. An engine's family is told by a
-file that only this layout has, not by its version, so that a checkout finds its own.
+A family is named after the oldest supported release that has its layout. An engine's family is told
+by a file that only this layout has, not by its version, so that a checkout finds its own.
 Places are ``module:name``, as `pkgutil.resolve_name` takes them; resolving one imports the engine,
 so do it in an engine's process only.
 """
@@ -35,7 +35,7 @@ class Family:
     """Releases that keep the same things in the same places.
 
     Attributes:
-        name: the first release with this layout.
+        name: the oldest supported release with this layout.
         marker: file below the engine's root that this layout has and older ones have not.
         parts: scheduler, pool and tree classes by role.
         kernels: Triton kernels by what they do.
@@ -210,7 +210,7 @@ def family_of(root: Path) -> Family:
         if (root / family.marker).is_file():
             return family
     raise EngineError(
-        "this engine has no unified_kv gate in any known place: it is older than 0.5.15, or newer "
-        "than this kvproof",
+        "this engine has no unified_kv gate in any known place: it is older than unified_kv, or "
+        "newer than this kvproof",
         fix="test one of the supported releases, or add its layout to kernels/catalogue.py",
     )

@@ -1,1 +1,1 @@
-"""The transition system over the specification: scenarios, facts, the monitor, the reference engine."""
+"""The transition system over the specification: scenarios, facts, monitor, reference engine."""

@@ -37,6 +37,7 @@ from kvproof.model.scenario import (
     Scenario,
     Submit,
     Verify,
+    number_texts,
     prompt_len,
     token_ids,
 )
@@ -159,6 +160,8 @@ class Player:
         yield before
         for index, operation in enumerate(scenario.operations):
             yield Step(index=index, operation=operation)
+            if isinstance(operation, Submit):
+                number_texts(self.texts, operation.prompt)
             try:
                 yield from self._play(operation)
             except RefusedError as refusal:
@@ -212,9 +215,7 @@ class Player:
         total = prompt_len(operation.prompt)
         if total < 1:
             raise RefusedError("the prompt is empty")
-        self.engine.submit(
-            operation.request, token_ids(self.texts, operation.prompt, 0, total)
-        )
+        self.engine.submit(operation.request, token_ids(self.texts, operation.prompt, 0, total))
         self.requests[operation.request] = _Request(operation.prompt, total)
         yield from ()
 

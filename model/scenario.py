@@ -13,7 +13,7 @@ with a longer piece of a text replays an earlier request's answer, as a chat tur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -145,9 +145,7 @@ class Flush(_Operation, frozen=True, kw_only=True):
     """The cache is cleared. Skipped while any request holds memory."""
 
 
-Operation: TypeAlias = (
-    Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
-)
+Operation: TypeAlias = Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,13 +181,17 @@ def same_prefix(one: Prompt, other: Prompt, length: int) -> bool:
     return all(text_at(one, at) == text_at(other, at) for at in edges if at < length)
 
 
-def token_ids(texts: dict[str, int], prompt: Prompt, start: int, end: int) -> list[int]:
-    """Token ids of positions ``[start, end)``; ``texts`` numbers the texts as they appear."""
-    ids = []
-    for position in range(start, end):
-        ordinal = texts.setdefault(text_at(prompt, position), len(texts) + 1)
-        ids.append(ordinal * TEXT_TOKENS + position)
-    return ids
+def number_texts(texts: dict[str, int], prompt: Prompt) -> None:
+    """Number the texts of a prompt in order of appearance, from 1, into ``texts``."""
+    for piece in prompt:
+        texts.setdefault(piece.text, len(texts) + 1)
+
+
+def token_ids(texts: Mapping[str, int], prompt: Prompt, start: int, end: int) -> list[int]:
+    """Token ids of positions ``[start, end)``; ``texts`` comes from `number_texts`."""
+    return [
+        texts[text_at(prompt, position)] * TEXT_TOKENS + position for position in range(start, end)
+    ]
 
 
 def refuse_newer_schema(found: object, *, what: str) -> None:

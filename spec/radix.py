@@ -3,8 +3,8 @@
 The specification of a radix tree is a set of page-aligned prefixes, each with its page. How an
 engine cuts prefixes into nodes is its own affair.
 
-Source: ``SWARadixCache`` and ``UnifiedRadixCache``, ``match_prefix``, ``insert``, ``evict`` (0.5.15,
-0.5.16, 0.5.23).
+Source: ``SWARadixCache`` and ``UnifiedRadixCache``, ``match_prefix``, ``insert``, ``evict``
+(0.5.15, 0.5.16, 0.5.23).
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ def window_match(live: Sequence[bool], page_size: int, window: int) -> int:
 
     Args:
         live: for each cached page of the path, whether its sliding-window half is still there.
+        page_size: tokens per page.
+        window: positions that a query sees.
 
     pre: page_size >= 1 and window >= 1
     post: 0 <= __return__ <= len(live)
-    post: all(live) == (__return__ == len(live)) or __return__ > 0 or not all(live)
+    post: not all(live) or __return__ == len(live)
     """
     best, since_tombstone, tombstone_seen = 0, 0, False
     for index, alive in enumerate(live):

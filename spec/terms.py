@@ -32,7 +32,8 @@ def select(condition: bool, then: T, otherwise: T) -> T:
         return then if condition else otherwise
     for condition_type, conditional in _conditionals.items():
         if isinstance(condition, condition_type):
-            return conditional(condition, then, otherwise)  # type: ignore[no-any-return]
+            chosen: T = conditional(condition, then, otherwise)
+            return chosen
     raise TypeError(f"no conditional is registered for {type(condition).__name__}")
 
 

@@ -74,6 +74,15 @@ class Engine:
     pinned: bool = False
     problem: str | None = None
 
+    @property
+    def repair(self) -> str:
+        """What to do about the `problem`."""
+        if self.source == "pypi":
+            return f"run: kvproof engine add {self.name}"
+        if (self.root / DISTRIBUTION).is_dir():
+            return f"run: kvproof engine add --path {self.root} --name {self.name}"
+        return f"put the checkout back, or run: kvproof engine remove {self.name}"
+
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Contents of an ``engine.json``; the paths of a release follow from where it lies."""
@@ -171,7 +180,7 @@ class EngineStore:
             )
         engine = self._with_deps(engine)
         if engine.problem is not None:
-            raise EngineError(f"engine {engine.name}: {engine.problem}", fix=_repair(engine))
+            raise EngineError(f"engine {engine.name}: {engine.problem}", fix=engine.repair)
         return engine
 
     def add(self, requirement: str, *, unpinned: bool = False) -> Engine:
@@ -406,14 +415,6 @@ class EngineStore:
             yield
         finally:
             lock.release()
-
-
-def _repair(engine: Engine) -> str:
-    if engine.source == "pypi":
-        return f"run: kvproof engine add {engine.name}"
-    if (engine.root / DISTRIBUTION).is_dir():
-        return f"run: kvproof engine add --path {engine.root} --name {engine.name}"
-    return f"put the checkout back, or run: kvproof engine remove {engine.name}"
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,0 +1,150 @@
+"""Verdicts: what a log says about each invariant, and the evidence."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Invariant: TypeAlias = Literal[
+    "FRESH-DECODE", "FRESH-PREFILL", "PARTITION", "PADDING", "USEFUL", "REFINES"
+]
+
+INVARIANTS: dict[Invariant, str] = {
+    "FRESH-DECODE": "every row that a decode or verify query reads was written by this request, "
+    "in this occupancy, at exactly the position that it stands for",
+    "FRESH-PREFILL": "the same for every ring row that a prefill query reads",
+    "PARTITION": "every page is in exactly one of free, tree, request; every slot is free or lent "
+    "once; the sizes add up",
+    "PADDING": "padded rows touch rows of slot 0 only, and no request touches those",
+    "USEFUL": "reuse still happens: a request with a cached prefix prefills no more than what is "
+    "not cached, or a window rounded up to a page",
+    "REFINES": "every observed step is one that the specification allows: the rows that the rules "
+    "give, the window that they give, a match that the tree holds",
+}
+"""The ladder, in the order in which a broken one is reported first, each in words."""
+
+Cause: TypeAlias = Literal[
+    # FRESH-*: what the row held instead, worst first
+    "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
+    # PARTITION
+    "lent-twice", "double-free", "shared", "leak", "misaligned", "sizes",
+    # PADDING
+    "padding-escapes", "request-in-padding",
+    # USEFUL
+    "no-reuse",
+    # REFINES
+    "row", "window", "match", "payload",
+]  # fmt: skip
+
+CAUSES: dict[Cause, str] = {
+    "other-request": "the row holds what another request wrote, for another position or prefix",
+    "own-other-position": "the request itself wrote over the row for another position",
+    "rejected-draft": "the row holds a draft token that was rejected",
+    "never-written": "nobody has written the row since the pool was made",
+    "same-content": "an earlier occupant wrote the row for the same position of the same prefix",
+    "lent-twice": "a slot was lent that is reserved or not free",
+    "double-free": "a page or slot stands in the free list twice",
+    "shared": "a page has two owners",
+    "leak": "a page or slot has no owner",
+    "misaligned": "a location is not at its position's place in its page",
+    "sizes": "the engine's own count differs from what its objects hold",
+    "padding-escapes": "a padded row touched a row outside slot 0",
+    "request-in-padding": "a request touched a row of the padding slot",
+    "no-reuse": "more was prefilled again than the bound allows",
+    "row": "a launch named another row than the rule gives",
+    "window": "a query's window is not the one that the rule gives",
+    "match": "the reused prefix is longer than what the tree holds, or not page aligned",
+    "payload": "what came out of the tensor is not what was seen going in",
+}
+
+Status: TypeAlias = Literal["holds", "violated", "unknown", "skipped", "engine error"]
+
+
+class Writer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wrote a ring row: the occupancy's request, the key's position, the step."""
+
+    occupancy: int
+    request: str
+    position: int
+    step: int
+
+
+class RingCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a slot's ring as the stale read found it.
+
+    Attributes:
+        stands_for: position that the reading query takes the row for; None if it does not read it.
+        writer: None if nobody wrote the row.
+    """
+
+    row: int
+    stands_for: int | None
+    writer: Writer | None
+    stale: bool
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """One occupancy: which request holds the slot, and what it reused."""
+
+    occupancy: int
+    request: str
+    slot: int
+    prompt_len: int
+    matched_len: int
+    step: int
+
+    @property
+    def tail(self) -> int:
+        """Tokens that the request prefills itself."""
+        return self.prompt_len - self.matched_len
+
+
+class StaleRead(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence for a broken FRESH-*: one query, the row, its writer, and how it came to that.
+
+    Attributes:
+        reader: the reading request's occupancy.
+        previous: the slot's occupancy before the reader's, if there was one.
+        publisher: the occupancy that computed the reused prefix's last token, if known.
+        ring: all rows of the slot at the moment of the read.
+    """
+
+    position: int
+    row: int
+    stands_for: int
+    writer: Writer | None
+    reader: Lease
+    previous: Lease | None
+    publisher: Lease | None
+    ring: tuple[RingCell, ...]
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken invariant: the sentence, and the facts behind it."""
+
+    invariant: Invariant
+    cause: Cause
+    step: int
+    sentence: str
+    evidence: StaleRead | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one invariant on one target, with its scope and backend."""
+
+    invariant: Invariant
+    status: Status
+    scope: str
+    backend: str
+    violation: Violation | None = None
+    reason: str = ""
+
+
+SEVERITY: dict[tuple[Invariant, Cause], int] = {
+    (invariant, cause): rank
+    for rank, (invariant, cause) in enumerate(
+        (invariant, cause) for invariant in INVARIANTS for cause in CAUSES
+    )
+}
+"""Order in which violations of one log are reported: a smaller number comes first."""
