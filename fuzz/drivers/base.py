@@ -236,6 +236,10 @@ class ReleaseEngine:
         method = getattr(self.tree, "swa_reprefill_tail_tokens", None)
         return int(method()) if method is not None else 0
 
+    def _tombstones_gate(self) -> bool:
+        """Whether a released SWA page ends a match."""
+        return True
+
     def _classes(self) -> dict[str, Any]:
         return {
             "tree": self.tree,
@@ -257,6 +261,7 @@ class ReleaseEngine:
             geometry=self.geometry,
             ring_stride=getattr(self.kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=self._reprefill_tail(),
+            tombstones_gate=self._tombstones_gate(),
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
                 "sglang": sglang.__version__,
