@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from kvproof.kernels.engines.probe_process import ShimNote
+
 Backend: TypeAlias = Literal["none", "rules", "interpreter"]
 """Who names the ring rows: nobody, the specification's arithmetic, the real kernels."""
 
@@ -28,14 +30,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: Backend = "interpreter"
     rocm_gate: bool = True
     allocator_twins: bool = True
-
-
-class ShimNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A shim of the engine's process; see `kvproof.kernels.engines.shims.Shim`."""
-
-    name: str
-    replaces: str
-    reason: str
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

@@ -16,11 +16,13 @@ from typing import IO, Any
 
 import msgspec
 
-from kvproof.fuzz.drivers.wire import Options, Ready, ShimNote, Unusable
+from kvproof.fuzz.drivers.wire import Options, Ready, Unusable
 from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines import shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
+from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.model.facts import EngineError, encode_fact
+from kvproof.model.forward import RuleForward
 from kvproof.model.player import Forward, Player
 from kvproof.model.scenario import Scenario, decode_scenario
 
@@ -81,6 +83,8 @@ def load(options: Options) -> tuple[Ready, Build]:
             f"this engine has no construction {options.construction!r}",
             fix=f"choose one of {', '.join(adapter.constructions)}",
         )
+    # The scheduler runs without autograd.
+    importlib.import_module("torch").set_grad_enabled(False)
     forward = _forwards(options, family)
 
     def build(scenario: Scenario) -> Player:
@@ -107,10 +111,16 @@ def _forwards(options: Options, family: Family) -> Callable[[Any], Forward | Non
     """What makes the forward of a fresh engine."""
     if not options.rocm_gate or options.backend == "none":
         return lambda _engine: None
+    from kvproof.kernels.launch import Ring, RingKernels, verify_order
+
     if options.backend == "rules":
-        raise SetupError("the rules backend is not wired yet", fix="use backend interpreter")
+        order = verify_order(family)
+        return lambda engine: RuleForward(
+            window=engine.kv_pool.unified_swa_window,
+            stride=engine.kv_pool.unified_swa_ring_size,
+            verify_order=order,
+        )
     from kvproof.fuzz.drivers.forward import KernelForward
-    from kvproof.kernels.launch import Ring, RingKernels
 
     kernels = RingKernels.of_family(family)
     return lambda engine: KernelForward(kernels=kernels, ring=Ring.of_pool(engine.kv_pool))
