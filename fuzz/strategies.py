@@ -295,9 +295,9 @@ def _spell_out(geometry: Geometry, moves: Sequence[Move]) -> Scenario:
 def likely_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
     """Scenarios whose operations mostly find something to do."""
     return geometries(sizes or Sizes()).flatmap(
-        lambda geometry: st.lists(
-            _moves(geometry), min_size=MIN_MOVES, max_size=MAX_MOVES
-        ).map(lambda moves: _spell_out(geometry, moves))
+        lambda geometry: st.lists(_moves(geometry), min_size=MIN_MOVES, max_size=MAX_MOVES).map(
+            lambda moves: _spell_out(geometry, moves)
+        )
     )
 
 
