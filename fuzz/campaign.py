@@ -270,7 +270,9 @@ class Campaign:
             smallest, lambda candidate: broken in self._judge(candidate, backend).violations
         )
 
-    def confirm(self, broken: Break, scenario: Scenario) -> tuple[Violation | None, list[Fact], bool]:
+    def confirm(
+        self, broken: Break, scenario: Scenario
+    ) -> tuple[Violation | None, list[Fact], bool]:
         """Play on the real kernels twice: the violation if it is there, the log, same bytes."""
         log = self._play(scenario, KERNELS)
         self.process.close()  # the second play must not depend on the first's process
@@ -316,9 +318,7 @@ class Campaign:
         return KERNELS if share == 0 else "rules"
 
     def _play(self, scenario: Scenario, backend: Backend) -> list[Fact]:
-        return self.process.play(
-            scenario, timeout=self.profile.play_timeout, backend=backend
-        )
+        return self.process.play(scenario, timeout=self.profile.play_timeout, backend=backend)
 
     def _judge(self, scenario: Scenario, backend: Backend) -> Monitor:
         return check(self._play(scenario, backend))
@@ -376,7 +376,9 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             reason=next(iter(survey.faults)),
         )
     if not survey.checked[invariant]:
-        reason = "no sequence put it to the test" + ("" if survey.has_ring else ": there is no ring")
+        reason = "no sequence put it to the test" + (
+            "" if survey.has_ring else ": there is no ring"
+        )
         return Verdict(
             invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
         )
