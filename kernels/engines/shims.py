@@ -22,11 +22,12 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from kvproof.kernels.catalogue import Family, family_of
 from kvproof.kernels.engines.errors import EngineError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shim:
@@ -154,6 +155,11 @@ class _StubType(type):
             raise AttributeError(name)
         return _stub_class(name)
 
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], FunctionType | type):
+            return args[0]  # used as a decorator, it leaves the engine's own code alone
+        return super().__call__(*args, **kwargs)
+
 
 class _Stub(metaclass=_StubType):
     """Can be subclassed, called, used as a decorator or a type, and does nothing."""
@@ -215,7 +221,7 @@ class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         parent = fullname.rpartition(".")[0]
         if fullname.partition(".")[0] == "sglang":
@@ -312,8 +318,8 @@ def _allocator_twins() -> list[Shim]:
         def __getitem__(self, _grid: object) -> Any:
             return self.run
 
-    def extend(prefix_lens: Any, seq_lens: Any, last_loc: Any, free_pages: Any, out: Any,
-               _bs_upper: int, page_size: int) -> None:  # fmt: skip
+    def extend(*arguments: Any) -> None:
+        prefix_lens, seq_lens, last_loc, free_pages, out, _, page_size = arguments
         new_pages = (seq_lens + page_size - 1) // page_size - (
             prefix_lens + page_size - 1
         ) // page_size
@@ -323,8 +329,8 @@ def _allocator_twins() -> list[Shim]:
             prefix_lens, seq_lens, last_loc, free_pages, out, page_size, out.device
         )
 
-    def decode(seq_lens: Any, last_loc: Any, free_pages: Any, out: Any,
-               _bs_upper: int, page_size: int) -> None:  # fmt: skip
+    def decode(*arguments: Any) -> None:
+        seq_lens, last_loc, free_pages, out, _, page_size = arguments
         opens = (seq_lens - 1) % page_size == 0
         if int(opens.sum()) > len(free_pages):
             return
