@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -203,3 +205,60 @@ def test_snapshots_add_up(start, target):
 def test_an_unknown_construction_is_refused(start):
     with pytest.raises(SetupError, match="no construction 'best'"):
         start("0.5.15", construction="best").start()
+
+
+VERIFY = """
+import random, sys
+import msgspec, torch
+from kvproof.kernels.engines import shims
+shims.install(rocm_gate=True)
+from kvproof.fuzz.drivers.forward import KernelForward
+from kvproof.kernels.launch import Ring, RingKernels, verify_order
+from kvproof.model.facts import Read
+from kvproof.model.forward import RuleForward
+from kvproof.model.player import Lane
+
+family = shims.engine_family()
+kernels = RingKernels.of_family(family)
+r = random.Random(3)
+compared = 0
+for window in (1, 4, 6):
+    for draft in (2, 3):
+        stride = window + draft - 1
+        rows = torch.zeros(3 * stride, 16, dtype=torch.bfloat16)
+        real = KernelForward(
+            kernels=kernels, ring=Ring(rows=rows, window=window, stride=stride, pages=3 * stride)
+        )
+        rules = RuleForward(window=window, stride=stride, verify_order=verify_order(family))
+        ends = {1: 0, 2: 0}
+        for _ in range(12):
+            kind = r.choice(["prefill", "decode", "verify", "verify"])
+            lanes = [
+                Lane(request="AB"[slot - 1], slot=slot, occupancy=slot, start=end,
+                     end=end + {"prefill": r.randint(1, 7), "decode": 1, "verify": draft}[kind])
+                for slot, end in ends.items()
+            ]
+            facts = [
+                msgspec.structs.replace(fact, seen=None) if isinstance(fact, Read) else fact
+                for fact in getattr(real, kind)(lanes)
+            ]
+            assert facts == getattr(rules, kind)(lanes), (window, draft, kind, lanes)
+            compared += len(facts)
+            for lane in lanes:
+                accepted = r.randint(1, draft) if kind == "verify" else lane.end - lane.start
+                ends[lane.slot] = lane.start + accepted
+print(compared)
+"""
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_verify_on_the_real_kernels_takes_the_release_s_order(release):
+    try:
+        engine = EngineStore().find(release)
+    except SetupError as error:
+        pytest.skip(str(error))
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", VERIFY],
+        env=engine_env(engine), check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert int(found.stdout) > 100
