@@ -181,8 +181,8 @@ class Monitor:
         self._chunk_start[fact.request] = fact.matched_len
         self._ghost.lease(lease, self._prompts.get(fact.request, ()))
         if fact.matched_len and self._ghost.stride:
-            first_decode = window_start(Position(fact.prompt_len), self.geometry_window)
-            if self._ghost.holds_foreign_row(lease, first_decode, fact.matched_len):
+            first = window_start(Position(fact.matched_len), self.geometry_window)
+            if self._ghost.holds_foreign_row(lease, first, fact.matched_len):
                 self.witnesses["foreign row in window"] += 1
 
     def _check_match(self, fact: Admitted) -> None:
@@ -246,7 +246,9 @@ class Monitor:
             path += [not node.tombstone] * (agreed // size)
             if agreed == len(node.tokens):
                 matched.add(number)
-        return window_match(path, size, geometry.window) * size
+        if self.started.tombstones_gate:
+            return window_match(path, size, geometry.window) * size
+        return len(path) * size
 
     def _advanced(self, fact: Advanced) -> None:
         lease = self._leases.get(fact.request)
