@@ -52,29 +52,20 @@ class Sizes:
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
     page_sizes: tuple[int, ...] = (2, 1, 4, 8)
     slots: tuple[int, ...] = (1, 2, 3)
+    pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
 
 
 def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
     """Geometries; the pool holds a few requests, so that eviction happens."""
 
-    def build(window: int, page_size: int, slots: int, draft_tokens: int, spare: int) -> Geometry:
-        tokens = MAX_TOKENS + (1 + spare) * page_size * slots
-        return Geometry(
-            window=window,
-            page_size=page_size,
-            slots=slots,
-            pool_tokens=page_ceil(tokens, page_size),
-            draft_tokens=draft_tokens,
-        )
-
     return st.builds(
-        build,
-        st.sampled_from(sizes.windows),
-        st.sampled_from(sizes.page_sizes),
-        st.sampled_from(sizes.slots),
-        st.sampled_from(sizes.draft_tokens),
-        st.sampled_from((16, 8, 4, 1)),
+        Geometry,
+        window=st.sampled_from(sizes.windows),
+        page_size=st.sampled_from(sizes.page_sizes),
+        slots=st.sampled_from(sizes.slots),
+        pool_tokens=st.sampled_from(sizes.pool_tokens),
+        draft_tokens=st.sampled_from(sizes.draft_tokens),
     )
 
 
@@ -295,9 +286,9 @@ def _spell_out(geometry: Geometry, moves: Sequence[Move]) -> Scenario:
 def likely_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
     """Scenarios whose operations mostly find something to do."""
     return geometries(sizes or Sizes()).flatmap(
-        lambda geometry: st.lists(
-            _moves(geometry), min_size=MIN_MOVES, max_size=MAX_MOVES
-        ).map(lambda moves: _spell_out(geometry, moves))
+        lambda geometry: st.lists(_moves(geometry), min_size=MIN_MOVES, max_size=MAX_MOVES).map(
+            lambda moves: _spell_out(geometry, moves)
+        )
     )
 
 

@@ -48,6 +48,8 @@ class Started(_Fact, frozen=True, kw_only=True):
             (the real Triton kernels), ``cuda:<arch>``, ``hip:<arch>``.
         ring_stride: rows per slot as the engine sized them; None where it has no ring.
         reprefill_tail: tokens that the target's cap holds back, as its own method returns them.
+        tombstones_gate: whether a match ends before a tombstone that lies in its last window, as
+            where the tree owns the SWA pages. With a ring that no page backs, it need not.
         classes: the engine classes in play, by role.
         versions: of the engine and of what it runs on.
     """
@@ -57,6 +59,7 @@ class Started(_Fact, frozen=True, kw_only=True):
     geometry: Geometry
     ring_stride: Stride | None
     reprefill_tail: int
+    tombstones_gate: bool = True
     classes: dict[str, str] = {}
     versions: dict[str, str] = {}
     schema: Schema = SCHEMA

@@ -272,7 +272,9 @@ class Monitor:
             path += [not node.tombstone] * (agreed // size)
             if agreed == len(node.tokens):
                 matched.add(number)
-        return window_match(path, size, geometry.window) * size
+        if self.started.tombstones_gate:
+            return window_match(path, size, geometry.window) * size
+        return len(path) * size
 
     def _advanced(self, fact: Advanced) -> None:
         lease = self._leases.get(fact.request)

@@ -267,6 +267,7 @@ def _stubs() -> Shim:
 # --- The engine -----------------------------------------------------------------------------
 
 
+@functools.cache
 def engine_family() -> Family:
     """Layout of the engine that this process imports; raises kernels.engines.errors.EngineError."""
     spec = importlib.util.find_spec("sglang")
