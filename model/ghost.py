@@ -60,8 +60,11 @@ class Ghost:
             if written.position != stands_for:
                 return "own-other-position"
             return "rejected-draft" if written.rejected else None
-        if written.position == stands_for and same_prefix(
-            self.prompts.get(written.occupancy, ()), self.prompts[lease.occupancy], stands_for + 1
+        theirs = self.prompts.get(written.occupancy)
+        if (
+            theirs is not None
+            and written.position == stands_for
+            and same_prefix(theirs, self.prompts[lease.occupancy], stands_for + 1)
         ):
             return "same-content"
         return "other-request"

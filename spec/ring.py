@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kvproof.spec.indices import PADDING_SLOT, Position, RingRow, Slot
 from kvproof.spec.terms import maximum
+from kvproof.spec.window import window_start
 
 
 def ring_stride(window: int, draft_tokens: int) -> int:
@@ -64,8 +65,10 @@ def can_restart(end: Position, restart: Position, window: int, stride: int) -> b
     """RING-6. Whether a ring written up to ``end`` still holds the window of ``restart``.
 
     True exactly if the keys that a query at ``restart`` needs besides its own survived what was
-    written after them: a rewind may go back by the rows that the stride has to spare.
+    written after them. Far enough from position 0, a rewind may go back by the rows that the stride
+    has to spare and one more: ``end - restart <= stride - window + 1``.
 
     pre: 0 <= restart <= end and window >= 1 and stride >= window
     """
-    return (end - restart <= stride - window + 1) | (restart == 0)
+    start = window_start(restart, window)
+    return (end - start <= stride) | (start == restart)
