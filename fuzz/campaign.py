@@ -16,6 +16,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -262,10 +263,9 @@ class Campaign:
                 self.listener.shrinking(self.target, broken, len(scenario.operations))
                 raise _BreaksError
 
-        try:
+        # Hypothesis ends by raising for the smallest one, which was kept above.
+        with suppress(_BreaksError):
             self._draw(provoke, phases=(Phase.generate, Phase.shrink))
-        except _BreaksError:
-            pass  # Hypothesis ends with the smallest one, which was kept above
         return simplify(
             smallest, lambda candidate: broken in self._judge(candidate, backend).violations
         )
