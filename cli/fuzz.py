@@ -231,8 +231,8 @@ def _print(
                 continue
             parts.append(
                 f"  {finding.name}: {len(finding.scenario.operations)} operations, found in "
-                f"{finding.find_seconds:.1f} s, shrunk and confirmed in "
-                f"{finding.shrink_seconds:.1f} s"
+                f"{finding.find_seconds:.1f} s, shrunk in {finding.shrink_seconds:.1f} s, "
+                "confirmed on the real kernels"
             )
             if stories or not told:
                 told = True

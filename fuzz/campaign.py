@@ -46,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         found_after: sequences drawn when it was first seen.
         find_seconds: time from the target's first sequence to that one.
-        shrink_seconds: time that shrinking took, confirmation included.
+        shrink_seconds: time that shrinking took.
         confirmed: the scenario breaks the same invariant for the same cause on the real kernels.
         deterministic: two plays gave the same bytes.
     """
