@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from kvproof.fuzz.drivers import worker
+from kvproof.fuzz.drivers.wire import Play
 from kvproof.model.facts import Ended, EngineError, Started, read_log
 from kvproof.model.player import Player
 from kvproof.model.reference import Policy, ReferenceEngine
@@ -15,6 +16,7 @@ SCENARIO = Scenario(
     geometry=Geometry(window=4, page_size=1, slots=1, pool_tokens=32),
     operations=(Submit(request="A", prompt=(Piece("A", 4),)), Prefill(request="A"), Flush()),
 )
+ORDER = Play(scenario=SCENARIO, backend="none")
 
 
 class Broken(ReferenceEngine):
@@ -23,14 +25,14 @@ class Broken(ReferenceEngine):
 
 
 def player(engine):
-    return lambda scenario: Player(
-        engine=engine(geometry=scenario.geometry, policy=Policy()), forward=None
+    return lambda order: Player(
+        engine=engine(geometry=order.scenario.geometry, policy=Policy()), forward=None
     )
 
 
 def played(engine):
     wire = io.BytesIO()
-    worker.play(SCENARIO, wire, player(engine))
+    worker.play(ORDER, wire, player(engine))
     return list(read_log(wire.getvalue().splitlines()))
 
 
@@ -47,7 +49,7 @@ def test_an_exception_is_the_last_fact():
 
 def test_each_line_is_a_scenario_of_its_own():
     wire = io.BytesIO()
-    worker.serve([msgspec.json.encode(SCENARIO)] * 2, wire, player(ReferenceEngine))
+    worker.serve([msgspec.json.encode(ORDER)] * 2, wire, player(ReferenceEngine))
     one = played(ReferenceEngine)
     assert list(read_log(wire.getvalue().splitlines())) == [*one, *one]
 
