@@ -146,16 +146,16 @@ class Survey:
     has_ring: bool = False
     has_cap: bool = False
 
-    def add(self, scenario: Scenario, backend: Backend, monitor: Monitor) -> None:
+    def add(self, monitor: Monitor) -> None:
         """Count one played scenario."""
         self.sequences += 1
-        self.kernel_sequences += backend == KERNELS
         self.operations += monitor.steps
         self.skipped += monitor.skipped
         self.witnesses.update(monitor.witnesses)
         self.counts.update(monitor.counts)
         self.checked.update(monitor.checked)
         if monitor.started is not None:
+            self.kernel_sequences += monitor.started.backend == KERNELS
             self.versions = monitor.started.versions
             self.classes = monitor.started.classes
             self.has_ring = self.has_ring or monitor.started.ring_stride is not None
@@ -231,7 +231,7 @@ class Campaign:
             backend = self._backend(scenario)
             log = self._play(scenario, backend)
             monitor = check(log)
-            survey.add(scenario, backend, monitor)
+            survey.add(monitor)
             survey.seconds = time.monotonic() - began
             if monitor.engine_error is not None:
                 self._fault(survey, monitor.engine_error, scenario, log)
