@@ -10,17 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from kvproof.kernels.catalogue import Family
+from kvproof.spec.window import Order
 
 _COMPRESSED_WIDTH = 64
 """Columns of a decode's compressed page table; the backend pads it to this many."""
 
-_VERIFY_AS_DECODE = frozenset({"0.5.23"})
-"""Families whose verify step writes all draft rows and reads like a decode (0.5.18 on)."""
+_VERIFY_LIKE_PREFILL = frozenset({"0.5.15", "0.5.16"})
+"""Families whose verify step takes the prefill path; from 0.5.18 on it takes decode's."""
+
+
+def verify_order(family: Family) -> Order:
+    """Whether a verify step of this family writes its draft's rows before or after it reads."""
+    return "read, then write" if family.name in _VERIFY_LIKE_PREFILL else "write, then read"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +64,7 @@ class RingKernels:
     store: Callable[..., None]
     decode_streams: Callable[..., tuple[torch.Tensor, ...]]
     prefill_indices: Callable[..., tuple[torch.Tensor, ...]]
-    verify_as_decode: bool
+    verify_order: Order
 
     @classmethod
     def of_family(cls, family: Family) -> RingKernels:
@@ -66,7 +73,7 @@ class RingKernels:
             store=family.launcher("scatter"),
             decode_streams=family.launcher("decode streams"),
             prefill_indices=family.launcher("prefill indices"),
-            verify_as_decode=family.name in _VERIFY_AS_DECODE,
+            verify_order=verify_order(family),
         )
 
     def scatter(
@@ -158,4 +165,4 @@ def _int64(values: Sequence[int], ring: Ring) -> torch.Tensor:
 def _segments(indices: torch.Tensor, starts: torch.Tensor) -> list[list[int]]:
     flat: list[int] = indices.tolist()
     edges: list[int] = starts.tolist()
-    return [flat[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [flat[start:end] for start, end in pairwise(edges)]

@@ -11,19 +11,25 @@ Units: positions and lengths in tokens, rows in ring rows, locs in token locatio
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from kvproof.model.scenario import (
+    MAX_SIZE,
     SCHEMA,
     BadFileError,
+    Count,
     Geometry,
     Operation,
+    Schema,
+    decode_json,
     refuse_newer_schema,
 )
 
 Mode: TypeAlias = Literal["prefill", "decode", "verify"]
+
+Stride: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2 * MAX_SIZE)]
 
 
 class _Fact(
@@ -42,6 +48,8 @@ class Started(_Fact, frozen=True, kw_only=True):
             (the real Triton kernels), ``cuda:<arch>``, ``hip:<arch>``.
         ring_stride: rows per slot as the engine sized them; None where it has no ring.
         reprefill_tail: tokens that the target's cap holds back, as its own method returns them.
+        tombstones_gate: whether a match ends before a tombstone that lies in its last window, as
+            where the tree owns the SWA pages. With a ring that no page backs, it need not.
         classes: the engine classes in play, by role.
         versions: of the engine and of what it runs on.
     """
@@ -49,11 +57,12 @@ class Started(_Fact, frozen=True, kw_only=True):
     target: str
     backend: str
     geometry: Geometry
-    ring_stride: int | None
+    ring_stride: Stride | None
     reprefill_tail: int
+    tombstones_gate: bool = True
     classes: dict[str, str] = {}
     versions: dict[str, str] = {}
-    schema: int = SCHEMA
+    schema: Schema = SCHEMA
 
 
 class Step(_Fact, frozen=True, kw_only=True):
@@ -74,8 +83,8 @@ class Admitted(_Fact, frozen=True, kw_only=True):
 
     request: str
     slot: int
-    prompt_len: int
-    matched_len: int
+    prompt_len: Count
+    matched_len: Count
 
 
 class Read(_Fact, frozen=True, kw_only=True):
@@ -98,6 +107,11 @@ class Read(_Fact, frozen=True, kw_only=True):
     rows: tuple[int, ...]
     seen: tuple[tuple[int, int] | None, ...] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a payload that is not one entry a row."""
+        if self.seen is not None and len(self.seen) != len(self.rows):
+            raise ValueError(f"{len(self.seen)} entries are seen in {len(self.rows)} rows")
+
 
 class Wrote(_Fact, frozen=True, kw_only=True):
     """Ring rows that one launch wrote for one request.
@@ -112,6 +126,11 @@ class Wrote(_Fact, frozen=True, kw_only=True):
     slot: int
     positions: tuple[int, ...]
     rows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse positions and rows that are not parallel."""
+        if len(self.positions) != len(self.rows):
+            raise ValueError(f"{len(self.positions)} positions went to {len(self.rows)} rows")
 
 
 class Advanced(_Fact, frozen=True, kw_only=True):
@@ -180,6 +199,12 @@ class Pools(_Fact, frozen=True, kw_only=True):
     holdings: tuple[Holding, ...]
     counters: dict[str, int]
 
+    def __post_init__(self) -> None:
+        """Refuse a child before its parent."""
+        for number, node in enumerate(self.nodes):
+            if not -1 <= node.parent < number:
+                raise ValueError(f"the parent of node {number} is {node.parent}, not before it")
+
 
 class EngineError(_Fact, frozen=True, kw_only=True):
     """The engine raised, hung or died in this step; the log ends here."""
@@ -210,10 +235,7 @@ def encode_fact(fact: Fact) -> bytes:
 
 def decode_fact(line: bytes) -> Fact:
     """One fact from one line; raises BadFileError."""
-    try:
-        fact = _decoder.decode(line)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise BadFileError(f"not a fact: {error}") from error
+    fact = decode_json(_decoder, line, part="fact", file="log")
     if isinstance(fact, Started):
         refuse_newer_schema(fact.schema, what="log")
     return fact
@@ -229,6 +251,8 @@ def read_log(lines: Iterable[bytes]) -> Iterator[Fact]:
             raise BadFileError(f"line {number}: {error}") from error
         if number == 1 and not isinstance(fact, Started):
             raise BadFileError("line 1: a log starts with a 'started' fact")
+        if number > 1 and isinstance(fact, Started):
+            raise BadFileError(f"line {number}: a second 'started' fact; one file is one log")
         yield fact
     if number == 0:
         raise BadFileError("the log is empty")

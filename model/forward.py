@@ -37,19 +37,8 @@ class RuleForward:
     decode_order: Order = DECODE_ORDER
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
-        """One prefill launch; queries without ring rows report no read."""
-        reads = [
-            read
-            for lane in lanes
-            for position in range(lane.start, lane.end)
-            if (
-                read := self._read(
-                    lane, "prefill", position,
-                    *prefill_ring_reads(Position(position), Position(lane.start), self.window),
-                )
-            ).rows
-        ]  # fmt: skip
-        return self._ordered(self.prefill_order, reads, self._writes(lanes, "prefill"))
+        """One prefill launch."""
+        return self._extend(lanes, "prefill", self.prefill_order)
 
     def decode(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """One decode launch."""
@@ -59,15 +48,20 @@ class RuleForward:
         """One verify launch: the prefill path where the release reads first, else decode's."""
         if self.verify_order == "write, then read":
             return self._step(lanes, "verify", self.verify_order)
+        return self._extend(lanes, "verify", self.verify_order)
+
+    def _extend(self, lanes: Sequence[Lane], mode: Mode, order: Order) -> list[Read | Wrote]:
         reads = [
             self._read(
-                lane, "verify", position,
+                lane, mode, position,
                 *prefill_ring_reads(Position(position), Position(lane.start), self.window),
             )
             for lane in lanes
             for position in range(lane.start, lane.end)
         ]  # fmt: skip
-        return self._ordered(self.verify_order, reads, self._writes(lanes, "verify"))
+        # A query whose window lies within its chunk reads no ring row.
+        reads = [read for read in reads if read.rows]
+        return self._ordered(order, reads, self._writes(lanes, mode))
 
     def _step(self, lanes: Sequence[Lane], mode: Mode, order: Order) -> list[Read | Wrote]:
         reads = [

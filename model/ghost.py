@@ -60,8 +60,11 @@ class Ghost:
             if written.position != stands_for:
                 return "own-other-position"
             return "rejected-draft" if written.rejected else None
-        if written.position == stands_for and same_prefix(
-            self.prompts.get(written.occupancy, ()), self.prompts[lease.occupancy], stands_for + 1
+        theirs = self.prompts.get(written.occupancy)
+        if (
+            theirs is not None
+            and written.position == stands_for
+            and same_prefix(theirs, self.prompts[lease.occupancy], stands_for + 1)
         ):
             return "same-content"
         return "other-request"
@@ -88,8 +91,7 @@ class Ghost:
                 row=row,
                 stands_for=stands_for.get(row),
                 writer=self.writer(row),
-                stale=row in stands_for
-                and self.stale_cause(lease, stands_for[row], row) is not None,
+                cause=self.stale_cause(lease, stands_for[row], row) if row in stands_for else None,
             )
             for row in range(start, start + self.stride)
         )

@@ -26,7 +26,14 @@ from kvproof.model.facts import (
 )
 from kvproof.model.ghost import Ghost, Written
 from kvproof.model.partition import partition_breaks
-from kvproof.model.scenario import Evict, Prompt, Submit, number_texts, token_ids
+from kvproof.model.scenario import (
+    BadFileError,
+    Evict,
+    Prompt,
+    Submit,
+    number_texts,
+    token_ids,
+)
 from kvproof.model.verdict import (
     CAUSES,
     INVARIANTS,
@@ -72,6 +79,7 @@ class Monitor:
     _ghost: Ghost = field(default_factory=lambda: Ghost(0))
     _texts: dict[str, int] = field(default_factory=dict)
     _prompts: dict[str, Prompt] = field(default_factory=dict)
+    _former_prompt: Prompt | None = None
     _leases: dict[str, Lease] = field(default_factory=dict)
     _computed: dict[str, int] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
@@ -82,7 +90,11 @@ class Monitor:
     _operation: object = None
 
     def feed(self, fact: Fact) -> None:
-        """Take in the next fact of the log."""
+        """Take in the next fact of the log.
+
+        Raises:
+            BadFileError: the fact cannot follow on those before it in any log.
+        """
         match fact:
             case Read():
                 self._read(fact)
@@ -99,7 +111,7 @@ class Monitor:
             case Released():
                 self._released(fact)
             case Skipped():
-                self.skipped += 1
+                self._skipped()
             case Started():
                 self.started = fact
                 self._ghost = Ghost(fact.ring_stride or 0)
@@ -108,16 +120,17 @@ class Monitor:
             case Ended():
                 self.ended = True
 
+    def by_severity(self) -> list[Violation]:
+        """Violations in the ladder's order, then by how bad their cause is."""
+        return sorted(self.violations.values(), key=lambda v: SEVERITY[v.invariant, v.cause])
+
     def worst(self) -> Violation | None:
-        """The violation to report first: by the ladder's order, then by how bad its cause is."""
-        return min(
-            self.violations.values(), key=lambda v: SEVERITY[v.invariant, v.cause], default=None
-        )
+        """The violation to report first."""
+        return next(iter(self.by_severity()), None)
 
     def worst_of(self, invariant: Invariant) -> Violation | None:
         """The violation of one invariant to report first."""
-        found = [v for v in self.violations.values() if v.invariant == invariant]
-        return min(found, key=lambda v: SEVERITY[v.invariant, v.cause], default=None)
+        return next((v for v in self.by_severity() if v.invariant == invariant), None)
 
     @property
     def geometry_window(self) -> int:
@@ -148,13 +161,26 @@ class Monitor:
         self._operation = fact.operation
         if isinstance(fact.operation, Submit):
             number_texts(self._texts, fact.operation.prompt)
-            if fact.operation.request not in self._leases:
-                self._prompts[fact.operation.request] = fact.operation.prompt
+            self._former_prompt = self._prompts.get(fact.operation.request)
+            self._prompts[fact.operation.request] = fact.operation.prompt
+
+    def _skipped(self) -> None:
+        self.skipped += 1
+        if isinstance(self._operation, Submit):
+            # The name is taken: its request keeps the prompt that it came with.
+            if self._former_prompt is None:
+                del self._prompts[self._operation.request]
+            else:
+                self._prompts[self._operation.request] = self._former_prompt
 
     # Admission
 
     def _admitted(self, fact: Admitted) -> None:
         assert self.started is not None
+        if fact.request not in self._prompts:
+            raise BadFileError(
+                f"step {self._step}: request {fact.request} is admitted and was never submitted"
+            )
         self._occupancy = next_occupancy(self._occupancy)
         lease = Lease(
             occupancy=self._occupancy,
@@ -179,7 +205,7 @@ class Monitor:
         self._leases[fact.request] = lease
         self._computed[fact.request] = fact.matched_len
         self._chunk_start[fact.request] = fact.matched_len
-        self._ghost.lease(lease, self._prompts.get(fact.request, ()))
+        self._ghost.lease(lease, self._prompts[fact.request])
         if fact.matched_len and self._ghost.stride:
             first = window_start(Position(fact.matched_len), self.geometry_window)
             if self._ghost.holds_foreign_row(lease, first, fact.matched_len):
@@ -188,8 +214,9 @@ class Monitor:
     def _check_match(self, fact: Admitted) -> None:
         assert self.started is not None
         geometry = self.started.geometry
-        prompt = self._prompts.get(fact.request, ())
-        tokens = token_ids(self._texts, prompt, 0, fact.prompt_len)
+        # No more than the pool can be cached, whatever length the log names.
+        comparable = min(fact.prompt_len, geometry.pool_tokens)
+        tokens = token_ids(self._texts, self._prompts[fact.request], 0, comparable)
         cached_len = self._cached_len(tokens)
         self.checked["REFINES"] += 1
         if fact.matched_len > cached_len or fact.matched_len % geometry.page_size:
@@ -246,7 +273,9 @@ class Monitor:
             path += [not node.tombstone] * (agreed // size)
             if agreed == len(node.tokens):
                 matched.add(number)
-        return window_match(path, size, geometry.window) * size
+        if self.started.tombstones_gate:
+            return window_match(path, size, geometry.window) * size
+        return len(path) * size
 
     def _advanced(self, fact: Advanced) -> None:
         lease = self._leases.get(fact.request)
@@ -294,19 +323,27 @@ class Monitor:
     # Rows
 
     def _wrote(self, fact: Wrote) -> None:
-        stride = self._ghost.stride
-        lease = self._leases.get(fact.request) if fact.request else None
+        stride = self._stride()
+        lease = self._leases.get(fact.request) if fact.request is not None else None
+        slot = lease.slot if lease else fact.slot
         self.checked["REFINES"] += 1
+        if fact.request is not None and lease is None:
+            self._break("REFINES", "row", f"request {fact.request} writes the ring without a slot")
         for position, row in zip(fact.positions, fact.rows, strict=True):
             if fact.request is None:
                 self._check_padding(row)
             else:
-                self._check_row(fact.request, fact.slot, position, row, "writes")
+                self._check_row(fact.request, slot, position, row, "writes")
                 if position >= stride:
                     self.witnesses["ring wrapped"] += 1
             self._ghost.rows[row] = Written(
                 occupancy=lease.occupancy if lease else 0, position=position, step=self._step
             )
+
+    def _stride(self) -> int:
+        if not self._ghost.stride:
+            raise BadFileError(f"step {self._step}: ring rows are named, the target has no ring")
+        return self._ghost.stride
 
     def _check_padding(self, row: int) -> None:
         self.checked["PADDING"] += 1
@@ -334,6 +371,7 @@ class Monitor:
             )
 
     def _read(self, fact: Read) -> None:
+        self._stride()
         if fact.request is None:
             for row in fact.rows:
                 self._check_padding(row)
@@ -365,21 +403,22 @@ class Monitor:
 
     def _check_window(self, fact: Read, lease: Lease) -> None:
         position, window = Position(fact.position), self.geometry_window
-        decode = decode_reads(position, window)
+        decode = range(*decode_reads(position, window))
         # A verify of an older release takes the prefill path and finds its draft beside the ring.
-        prefill = prefill_ring_reads(position, Position(self._chunk_start[lease.request]), window)
+        start = Position(self._chunk_start[lease.request])
+        prefill = range(*prefill_ring_reads(position, start, window))
         allowed = {
             "decode": (decode,),
             "prefill": (prefill,),
             "verify": (decode, prefill),
         }[fact.mode]
-        if (fact.first, fact.first + len(fact.rows)) not in allowed:
+        if range(fact.first, fact.first + len(fact.rows)) not in allowed:
             self._break(
                 "REFINES",
                 "window",
                 f"request {lease.request} at position {position} reads positions {fact.first} to "
-                f"{fact.first + len(fact.rows) - 1}; the rule gives {allowed[0][0]} to "
-                f"{allowed[0][1] - 1}",
+                f"{fact.first + len(fact.rows) - 1}; the rule gives {allowed[0].start} to "
+                f"{allowed[0].stop - 1}",
             )
 
     def _check_payload(self, fact: Read, row: int, seen: tuple[int, int] | None) -> None:
@@ -440,7 +479,8 @@ class Monitor:
             if holding.request == lease.request and len(holding.locs) >= lease.matched_len:
                 page = page_of(FullLoc(holding.locs[lease.matched_len - 1]), size)
                 return self._ghost.leases.get(self._publishers.get(page, NOBODY))
-        tokens = token_ids(self._texts, self._prompts.get(lease.request, ()), 0, lease.matched_len)
+        reused = min(lease.matched_len, self.started.geometry.pool_tokens)
+        tokens = token_ids(self._texts, self._prompts[lease.request], 0, reused)
         pages = {}
         starts: list[tuple[int, ...]] = []
         for node in self._pools.nodes:

@@ -130,7 +130,7 @@ class ReferenceEngine:
         end = chunk_end(
             Position(start), total, total if budget is None else budget, self.geometry.page_size
         )
-        if end == start:
+        if end <= start:
             raise RefusedError(f"a chunk of {budget} tokens is smaller than a page")
         self._grow(state, end)
         return start, end
@@ -143,14 +143,25 @@ class ReferenceEngine:
         state.allocated = end
 
     def _make_room(self, pages: int) -> None:
+        if len(self.free) >= pages:
+            return
+        # Counted before anything goes: a refused operation changes nothing.
+        reclaimable = len(self.tree.keys() - self._held())
+        if len(self.free) + reclaimable < pages:
+            raise RefusedError(
+                f"{pages} pages are needed, {len(self.free)} are free, {reclaimable} evictable"
+            )
         while len(self.free) < pages:
-            candidates = evictable(self.tree, self._locked())
-            if not candidates:
-                raise RefusedError(f"{pages} pages are needed, {len(self.free)} are free")
-            self.free.append(self.tree.pop(candidates[0]))
+            self.free.append(self.tree.pop(evictable(self.tree, self._locked())[0]))
 
     def _locked(self) -> list[Prefix]:
         return [tuple(r.tokens[: r.protected]) for r in self.requests.values() if r.protected]
+
+    def _held(self) -> set[Prefix]:
+        """Cached prefixes that a reader locks."""
+        page_size = self.geometry.page_size
+        locked = {p for prefix in self._locked() for p in page_prefixes(prefix, page_size)}
+        return locked & self.tree.keys()
 
     def prefilled(self, request: str, *, last: bool, token: int) -> None:
         """Publish the computed pages."""
@@ -241,16 +252,15 @@ class ReferenceEngine:
         """Clear tree, pool and slots."""
         self.tree.clear()
         self.free = self._all_pages()
+        self.free_slots.sort()
 
     def pools(self) -> Pools:
         """Snapshot: one node a cached page."""
         page_size = self.geometry.page_size
-        locked = set()
-        for prefix in self._locked():
-            locked.update(page_prefixes(prefix, page_size))
+        locked = self._held()
         ordered = sorted(self.tree, key=lambda prefix: (len(prefix), prefix))
         index = {prefix: number for number, prefix in enumerate(ordered)}
-        held = len(locked & self.tree.keys()) * page_size
+        held = len(locked) * page_size
         miscount = 1 if "miscount" in self.policy.faults and self.tree else 0
         return Pools(
             free=tuple(sorted(self.free)),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,6 +26,16 @@ SCHEMA = 1
 
 TEXT_TOKENS = 1_000_000
 """Tokens of one text; token ids are ``text ordinal * TEXT_TOKENS + position``."""
+
+
+MAX_SIZE = 2**24
+"""Upper bound of every size in a file, so that a damaged one asks for no endless work."""
+
+Size: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)]
+Schema: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
+T = TypeVar("T")
 
 
 class BadFileError(ValueError):
@@ -43,11 +53,11 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         draft_tokens: tokens that one verify step writes; 1 without speculation.
     """
 
-    window: int
-    page_size: int
-    slots: int
-    pool_tokens: int
-    draft_tokens: int = 1
+    window: Size
+    page_size: Size
+    slots: Size
+    pool_tokens: Size
+    draft_tokens: Size = 1
 
     def __post_init__(self) -> None:
         """Refuse sizes that no engine can be built with."""
@@ -70,7 +80,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Positions of a prompt up to ``until`` (exclusive) come from ``text``."""
 
     text: str
-    until: int
+    until: Annotated[int, msgspec.Meta(ge=0, le=TEXT_TOKENS)]
 
 
 Prompt: TypeAlias = tuple[Piece, ...]
@@ -98,13 +108,13 @@ class Prefill(_Operation, frozen=True, kw_only=True):
     """
 
     request: str
-    tokens: int | None = None
+    tokens: Count | None = None
 
 
 class Decode(_Operation, frozen=True, kw_only=True):
     """One decode step of every running request, padded with ``pad`` CUDA-graph rows."""
 
-    pad: int = 0
+    pad: Count = 0
 
 
 class Verify(_Operation, frozen=True, kw_only=True):
@@ -114,7 +124,7 @@ class Verify(_Operation, frozen=True, kw_only=True):
         accepted: how many of the ``draft_tokens`` written tokens are kept, at least 1.
     """
 
-    accepted: int
+    accepted: Count
 
 
 class Finish(_Operation, frozen=True, kw_only=True):
@@ -138,7 +148,7 @@ class Retract(_Operation, frozen=True, kw_only=True):
 class Evict(_Operation, frozen=True, kw_only=True):
     """The tree is asked to give back at least ``tokens`` tokens of the full pool."""
 
-    tokens: int
+    tokens: Count
 
 
 class Flush(_Operation, frozen=True, kw_only=True):
@@ -153,7 +163,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     geometry: Geometry
     operations: tuple[Operation, ...]
-    schema: int = SCHEMA
+    schema: Schema = SCHEMA
 
 
 _decoder = msgspec.json.Decoder(Scenario)
@@ -203,6 +213,38 @@ def refuse_newer_schema(found: object, *, what: str) -> None:
         )
 
 
+def decode_json(decoder: msgspec.json.Decoder[T], data: bytes, *, part: str, file: str) -> T:
+    """``part`` of a ``file``, e.g. one fact of a log.
+
+    Raises:
+        BadFileError: the bytes are no such part, or the file is of a newer version.
+    """
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # A newer version may hold what this one does not know: say that, not what is unknown.
+        refuse_newer_schema(_schema_of(data), what=file)
+        raise BadFileError(f"not a {part}: {_cause(error, data)}") from error
+
+
+def _schema_of(data: bytes) -> object:
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return raw.get("schema") if isinstance(raw, dict) else None
+
+
+def _cause(error: Exception, data: bytes) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    try:
+        data.decode()
+    except UnicodeDecodeError as wrong:
+        return f"no UTF-8 text (byte {wrong.start})"
+    return str(error)
+
+
 def encode_scenario(scenario: Scenario) -> bytes:
     """Scenario as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(scenario), indent=1) + b"\n"
@@ -214,16 +256,7 @@ def decode_scenario(data: bytes) -> Scenario:
     Raises:
         BadFileError: the bytes are no scenario, or one of a newer version; the message says where.
     """
-    try:
-        scenario = _decoder.decode(data)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        try:
-            raw = msgspec.json.decode(data)
-        except msgspec.DecodeError:
-            raw = None
-        if isinstance(raw, dict):
-            refuse_newer_schema(raw.get("schema"), what="scenario")
-        raise BadFileError(f"not a scenario: {error}") from error
+    scenario = decode_json(_decoder, data, part="scenario", file="scenario")
     refuse_newer_schema(scenario.schema, what="scenario")
     return scenario
 

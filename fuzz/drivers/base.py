@@ -27,12 +27,16 @@ from sglang.srt.server_args import ServerArgs, set_global_server_args_for_schedu
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
+from kvproof.kernels.engines.shims import engine_family
 from kvproof.model.facts import Holding, Node, Pools, Started
 from kvproof.model.player import Chunk, RefusedError
 from kvproof.model.scenario import Geometry
 
-HEAD_DIM = 16
-"""Elements of one row of the KV pool. Small, since the interpreter is slow; a payload needs 12."""
+_HEAD_DIMS = (8, 8)
+"""Elements without and with RoPE of a row of the ring. Few, since the interpreter is slow."""
+
+_PAGED_HEAD_DIMS = (448, 64)
+"""The same of the pool without a ring (the gate off), whose fp8 layout is fixed."""
 
 UNLIMITED = 1 << 30
 """Stands for "no limit" where the scheduler has a number of tokens."""
@@ -125,6 +129,8 @@ class ReleaseEngine:
 
     def _make_kv_pool(self) -> Any:
         geometry = self.geometry
+        unified = engine_family().part("gate")()
+        nope, rope = _HEAD_DIMS if unified else _PAGED_HEAD_DIMS
         return DeepSeekV4TokenToKVPool(
             max_num_reqs=geometry.slots,
             swa_size=self.swa_tokens,
@@ -134,12 +140,12 @@ class ReleaseEngine:
             c128_state_pool_size=0,
             page_size=geometry.page_size,
             swa_page_size=geometry.page_size,
-            dtype=torch.bfloat16,
+            dtype=torch.bfloat16 if unified else torch.float8_e4m3fn,
             c4_state_dtype=torch.float32,
             c128_state_dtype=torch.float32,
-            qk_nope_head_dim=HEAD_DIM // 2,
-            qk_rope_head_dim=HEAD_DIM // 2,
-            indexer_head_dim=HEAD_DIM,
+            qk_nope_head_dim=nope,
+            qk_rope_head_dim=rope,
+            indexer_head_dim=nope + rope,
             layer_num=1,
             device=DEVICE,
             enable_memory_saver=False,
@@ -230,6 +236,10 @@ class ReleaseEngine:
         method = getattr(self.tree, "swa_reprefill_tail_tokens", None)
         return int(method()) if method is not None else 0
 
+    def _tombstones_gate(self) -> bool:
+        """Whether a released SWA page ends a match."""
+        return True
+
     def _classes(self) -> dict[str, Any]:
         return {
             "tree": self.tree,
@@ -251,6 +261,7 @@ class ReleaseEngine:
             geometry=self.geometry,
             ring_stride=getattr(self.kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=self._reprefill_tail(),
+            tombstones_gate=self._tombstones_gate(),
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
                 "sglang": sglang.__version__,

@@ -39,7 +39,7 @@ class KernelForward:
 
     def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """Scatter and read the draft in the release's order."""
-        if self.kernels.verify_as_decode:
+        if self.kernels.verify_order == "write, then read":
             return self._write_then_read(lanes, "verify")
         return self._read_then_write(lanes, "verify")
 
@@ -82,6 +82,7 @@ class KernelForward:
         reads = []
         at = 0
         for (lane, position), query in zip(tokens, named, strict=True):
+            # A query whose window lies within its chunk reads no ring row.
             if query:
                 reads.append(
                     Read(

@@ -10,12 +10,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import IO, Literal
 
 import msgspec
 
-from kvproof.fuzz.drivers.wire import Options, Ready, Unusable, greeting_decoder
+from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, greeting_decoder
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.store import Engine
@@ -114,11 +115,14 @@ class EngineProcess:
         self._ready = greeting
         return greeting
 
-    def play(self, scenario: Scenario, *, timeout: float) -> list[Fact]:
+    def play(
+        self, scenario: Scenario, *, timeout: float, backend: Backend = "interpreter"
+    ) -> list[Fact]:
         """Play one scenario on a fresh engine.
 
         Args:
             scenario: any scenario.
+            backend: who names the ring rows.
             timeout: seconds for the whole scenario; the engine's import is not part of it.
 
         Returns:
@@ -131,7 +135,7 @@ class EngineProcess:
         deadline = time.monotonic() + timeout
         facts: list[Fact] = []
         try:
-            self._send(msgspec.json.encode(scenario) + b"\n")
+            self._send(msgspec.json.encode(Play(scenario=scenario, backend=backend)) + b"\n")
             while not (facts and isinstance(facts[-1], Ended | EngineError)):
                 facts.append(self._fact(deadline, timeout))
         except _GoneError as gone:
@@ -199,15 +203,11 @@ class EngineProcess:
     def _kill(self) -> None:
         process, self._process, self._ready = self._process, None, None
         assert process is not None
-        try:
+        with suppress(ProcessLookupError):  # it is gone already
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it is gone already, which is what was wanted
         process.wait()
         for pipe in (process.stdin, process.stdout, self._errors):
             if pipe is not None:
-                try:
+                with suppress(BrokenPipeError):  # bytes that nobody will read
                     pipe.close()
-                except BrokenPipeError:
-                    pass  # bytes that nobody will read
         self._errors = None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from sglang.srt.mem_cache.allocator.swa import is_swa_req_ring
 from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 
@@ -45,6 +46,10 @@ class Engine(ReleaseEngine):
             tp_group=alone, attn_tp_group=alone, attn_cp_group=alone, pp_group=alone
         )
 
+    def _tombstones_gate(self) -> bool:
+        # build_kv_cache tells the tree the same with swa_gates_prefix_match.
+        return not is_swa_req_ring(self.allocator)
+
     def _classes(self) -> dict[str, Any]:
         return super()._classes() | {"tree core": self.tree.tree_core}
 
@@ -66,7 +71,7 @@ class Engine(ReleaseEngine):
     def _allocated_len(self, req: Any) -> int:
         return req.kv.kv_allocated_len  # type: ignore[no-any-return]
 
-    def _publish(self, req: Any, *, chunked: bool) -> None:  # noqa: ARG002  # one way for both
+    def _publish(self, req: Any, *, chunked: bool) -> None:  # one way for both
         checkpoint_kv_cache(req, self.tree)
 
     def _release(self, req: Any, *, insert: bool) -> None:

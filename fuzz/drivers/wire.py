@@ -1,6 +1,6 @@
 """What goes over the pipes between an engine's process and its parent.
 
-Down, one JSON line a scenario. Up, one JSON line a record: first `Ready` or `Unusable`, then for
+Down, one JSON line a `Play`. Up, one JSON line a record: first `Ready` or `Unusable`, then for
 each scenario its facts, the last of them `Ended` or `EngineError`.
 """
 
@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import msgspec
+
+from kvproof.kernels.engines.probe_process import ShimNote
+from kvproof.model.scenario import Scenario
 
 Backend: TypeAlias = Literal["none", "rules", "interpreter"]
 """Who names the ring rows: nobody, the specification's arithmetic, the real kernels."""
@@ -19,23 +22,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         construction: how the radix cache is built; ``registry`` is the release's own way.
-        backend: who names the ring rows.
         rocm_gate: unified_kv on; off is the negative control.
-        allocator_twins: page allocation by the release's torch functions, not by its kernels.
+        allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
     """
 
     construction: str = "registry"
-    backend: Backend = "interpreter"
     rocm_gate: bool = True
     allocator_twins: bool = True
 
 
-class ShimNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A shim of the engine's process; see `kvproof.kernels.engines.shims.Shim`."""
+class Play(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario to play on a fresh engine, and who names its ring rows."""
 
-    name: str
-    replaces: str
-    reason: str
+    scenario: Scenario
+    backend: Backend
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -62,5 +62,7 @@ class Unusable(msgspec.Struct, frozen=True, kw_only=True, tag="unusable"):
 
 
 Greeting: TypeAlias = Ready | Unusable
+
+play_decoder = msgspec.json.Decoder(Play)
 
 greeting_decoder = msgspec.json.Decoder(Greeting)

@@ -16,15 +16,16 @@ from typing import IO, Any
 
 import msgspec
 
-from kvproof.fuzz.drivers.wire import Options, Ready, ShimNote, Unusable
+from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, play_decoder
 from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines import shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
+from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.model.facts import EngineError, encode_fact
+from kvproof.model.forward import RuleForward
 from kvproof.model.player import Forward, Player
-from kvproof.model.scenario import Scenario, decode_scenario
 
-Build = Callable[[Scenario], Player]
+Build = Callable[[Play], Player]
 
 _ADAPTERS = {
     "0.5.15": "kvproof.fuzz.drivers.sglang_0_5_15",
@@ -37,13 +38,13 @@ _MESSAGE_CHARS = 300
 def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
     """Play one scenario a line; an engine that raises ends its scenario, not the process."""
     for line in lines:
-        play(decode_scenario(line), wire, build)
+        play(play_decoder.decode(line), wire, build)
 
 
-def play(scenario: Scenario, wire: IO[bytes], build: Build) -> None:
+def play(order: Play, wire: IO[bytes], build: Build) -> None:
     """Play one scenario on a fresh engine; each fact is out before the engine goes on."""
     try:
-        for fact in build(scenario).play(scenario):
+        for fact in build(order).play(order.scenario):
             wire.write(encode_fact(fact))
             wire.flush()
     except Exception as error:  # whatever the engine raises is an observation, not our failure
@@ -81,16 +82,17 @@ def load(options: Options) -> tuple[Ready, Build]:
             f"this engine has no construction {options.construction!r}",
             fix=f"choose one of {', '.join(adapter.constructions)}",
         )
-    forward = _forwards(options, family)
+    # The scheduler runs without autograd.
+    importlib.import_module("torch").set_grad_enabled(False)
+    forwards = _forwards(family)
 
-    def build(scenario: Scenario) -> Player:
+    def build(order: Play) -> Player:
+        # Without the gate the engine has no ring whose rows could be named.
+        backend = order.backend if options.rocm_gate else "none"
         engine = adapter(
-            geometry=scenario.geometry,
-            construction=options.construction,
-            # Without the gate the engine has no ring whose rows could be named.
-            backend=options.backend if options.rocm_gate else "none",
+            geometry=order.scenario.geometry, construction=options.construction, backend=backend
         )
-        return Player(engine=engine, forward=forward(engine))
+        return Player(engine=engine, forward=forwards[backend](engine))
 
     ready = Ready(
         family=family.name,
@@ -103,17 +105,24 @@ def load(options: Options) -> tuple[Ready, Build]:
     return ready, build
 
 
-def _forwards(options: Options, family: Family) -> Callable[[Any], Forward | None]:
-    """What makes the forward of a fresh engine."""
-    if not options.rocm_gate or options.backend == "none":
-        return lambda _engine: None
-    if options.backend == "rules":
-        raise SetupError("the rules backend is not wired yet", fix="use backend interpreter")
+def _forwards(family: Family) -> dict[Backend, Callable[[Any], Forward | None]]:
+    """What makes the forward of a fresh engine, by backend."""
     from kvproof.fuzz.drivers.forward import KernelForward
-    from kvproof.kernels.launch import Ring, RingKernels
+    from kvproof.kernels.launch import Ring, RingKernels, verify_order
 
+    order = verify_order(family)
     kernels = RingKernels.of_family(family)
-    return lambda engine: KernelForward(kernels=kernels, ring=Ring.of_pool(engine.kv_pool))
+    return {
+        "none": lambda _engine: None,
+        "rules": lambda engine: RuleForward(
+            window=engine.kv_pool.unified_swa_window,
+            stride=engine.kv_pool.unified_swa_ring_size,
+            verify_order=order,
+        ),
+        "interpreter": lambda engine: KernelForward(
+            kernels=kernels, ring=Ring.of_pool(engine.kv_pool)
+        ),
+    }
 
 
 def main(arguments: list[str]) -> None:

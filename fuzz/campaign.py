@@ -1,0 +1,398 @@
+"""Campaigns: draw scenarios, play them on a target, and bring what breaks down to its smallest.
+
+In three steps, so that each says one thing:
+
+1. *survey*: draw the profile's scenarios, play each, let the monitor judge. Nothing stops at the
+   first violation: witnesses and counts cover all sequences.
+2. *shrink*: for each invariant found broken, Hypothesis draws the same scenarios again and shrinks
+   the first that breaks it for the same cause.
+3. *confirm*: the smallest scenario is played on the real kernels, twice. It is a finding if the
+   same invariant breaks there for the same cause; the two logs must be the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from kvproof.fuzz.drivers.process import EngineProcess
+from kvproof.fuzz.drivers.wire import Backend
+from kvproof.fuzz.profiles import Profile
+from kvproof.fuzz.simplify import scenario_size, simplify
+from kvproof.fuzz.strategies import Sizes, scenarios
+from kvproof.fuzz.targets import Target
+from kvproof.model.facts import EngineError, Fact, encode_fact
+from kvproof.model.monitor import Monitor, check
+from kvproof.model.scenario import Scenario, encode_scenario
+from kvproof.model.verdict import INVARIANTS, SEVERITY, Cause, Invariant, Verdict, Violation
+from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
+
+Break: TypeAlias = tuple[Invariant, Cause]
+
+KERNELS: Backend = "interpreter"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A broken invariant with its smallest scenario, as played on the real kernels.
+
+    Attributes:
+        found_after: sequences drawn when it was first seen.
+        find_seconds: time from the target's first sequence to that one.
+        shrink_seconds: time that shrinking took.
+        confirmed: the scenario breaks the same invariant for the same cause on the real kernels.
+        deterministic: two plays gave the same bytes.
+    """
+
+    violation: Violation
+    scenario: Scenario
+    occurrences: int
+    found_after: int
+    find_seconds: float
+    shrink_seconds: float
+    confirmed: bool
+    deterministic: bool
+
+    @property
+    def name(self) -> str:
+        """Name for files and messages."""
+        return f"{self.violation.invariant}-{self.violation.cause}"
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine raised, hung or died under a scenario."""
+
+    error: EngineError
+    scenario: Scenario
+    occurrences: int
+
+
+class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a campaign learned about one target.
+
+    Attributes:
+        sequences: scenarios played in the survey; ``kernel_sequences`` of them on real kernels.
+        operations: operations played, ``skipped`` of which found nothing to do.
+        seconds: survey time; the engine's import is not part of it.
+        witnesses: how often each interesting state was reached.
+        missing: witnesses that stayed at zero: the run proves nothing about what needs them.
+        counts: violations by ``invariant/cause``, all sequences together.
+    """
+
+    target: str
+    seed: int
+    sequences: int
+    kernel_sequences: int
+    operations: int
+    skipped: int
+    seconds: float
+    witnesses: dict[str, int]
+    missing: tuple[str, ...]
+    counts: dict[str, int]
+    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
+    faults: tuple[Fault, ...]
+    versions: dict[str, str]
+    classes: dict[str, str]
+
+
+@dataclass(slots=True)
+class Listener:
+    """What a caller may watch; every method does nothing here."""
+
+    def began(self, target: Target, sequences: int) -> None:
+        """A target's survey begins."""
+
+    def played(self, target: Target, survey: Survey) -> None:
+        """One more sequence was played."""
+
+    def broke(self, target: Target, broken: Break, scenario: Scenario) -> None:
+        """An invariant broke for a cause not seen before on this target."""
+
+    def shrinking(self, target: Target, broken: Break, operations: int) -> None:
+        """A smaller scenario was found."""
+
+    def found(self, target: Target, finding: Finding, log: list[Fact]) -> None:
+        """A finding is complete."""
+
+    def faulted(self, target: Target, fault: Fault, log: list[Fact]) -> None:
+        """The engine raised, hung or died for a reason not seen before on this target."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """Running totals of a survey."""
+
+    sequences: int = 0
+    kernel_sequences: int = 0
+    operations: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    witnesses: Counter[Witness] = field(default_factory=Counter)
+    counts: Counter[Break] = field(default_factory=Counter)
+    checked: Counter[Invariant] = field(default_factory=Counter)
+    first: dict[Break, tuple[int, float]] = field(default_factory=dict)
+    smallest: dict[Break, tuple[Scenario, Backend]] = field(default_factory=dict)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
+    has_ring: bool = False
+    has_cap: bool = False
+
+    def add(self, monitor: Monitor) -> None:
+        """Count one played scenario."""
+        self.sequences += 1
+        self.operations += monitor.steps
+        self.skipped += monitor.skipped
+        self.witnesses.update(monitor.witnesses)
+        self.counts.update(monitor.counts)
+        self.checked.update(monitor.checked)
+        if monitor.started is not None:
+            self.kernel_sequences += monitor.started.backend == KERNELS
+            self.versions = monitor.started.versions
+            self.classes = monitor.started.classes
+            self.has_ring = self.has_ring or monitor.started.ring_stride is not None
+            self.has_cap = self.has_cap or monitor.started.reprefill_tail > 0
+
+    def keep(self, broken: Break, scenario: Scenario, backend: Backend) -> bool:
+        """Note a scenario that breaks an invariant; whether it is the first for this cause."""
+        is_first = broken not in self.first
+        self.first.setdefault(broken, (self.sequences, self.seconds))
+        if is_first or scenario_size(scenario) < scenario_size(self.smallest[broken][0]):
+            self.smallest[broken] = (scenario, backend)
+        return is_first
+
+    def missing(self) -> tuple[Witness, ...]:
+        """Witnesses that stayed at zero."""
+        required = [*WITNESSES, *([CAP_WITNESS] if self.has_cap else [])]
+        return tuple(witness for witness in required if not self.witnesses[witness])
+
+
+class _BreaksError(Exception):
+    """Raised for Hypothesis, which shrinks what raises it."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """One target's campaign."""
+
+    target: Target
+    process: EngineProcess
+    profile: Profile
+    seed: int
+    time_limit: float | None = None
+    sizes: Sizes = field(default_factory=Sizes)
+    listener: Listener = field(default_factory=Listener)
+
+    def run(self) -> TargetResult:
+        """Survey, shrink, confirm.
+
+        Raises:
+            kernels.engines.errors.EngineError: the engine cannot be started.
+        """
+        self.process.start()
+        survey = self.survey()
+        findings = tuple(self._finding(survey, broken) for broken in _to_shrink(survey))
+        return TargetResult(
+            target=self.target.name,
+            seed=self.seed,
+            sequences=survey.sequences,
+            kernel_sequences=survey.kernel_sequences,
+            operations=survey.operations,
+            skipped=survey.skipped,
+            seconds=survey.seconds,
+            witnesses={name: survey.witnesses[name] for name in [*WITNESSES, CAP_WITNESS]},
+            missing=survey.missing(),
+            counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
+            verdicts=tuple(_verdict(invariant, survey, findings) for invariant in INVARIANTS),
+            findings=findings,
+            faults=tuple(survey.faults.values()),
+            versions=survey.versions,
+            classes=survey.classes,
+        )
+
+    def survey(self) -> Survey:
+        """Play the profile's scenarios and count."""
+        survey = Survey()
+        began = time.monotonic()
+        self.listener.began(self.target, self.profile.sequences)
+
+        def look(scenario: Scenario) -> None:
+            survey.seconds = time.monotonic() - began
+            if self.time_limit is not None and survey.seconds > self.time_limit:
+                return
+            backend = self._backend(scenario)
+            log = self._play(scenario, backend)
+            monitor = check(log)
+            survey.add(monitor)
+            survey.seconds = time.monotonic() - began
+            if monitor.engine_error is not None:
+                self._fault(survey, monitor.engine_error, scenario, log)
+            for broken in monitor.violations:
+                if survey.keep(broken, scenario, backend):
+                    self.listener.broke(self.target, broken, scenario)
+            self.listener.played(self.target, survey)
+
+        self._draw(look, phases=(Phase.generate,))
+        return survey
+
+    def shrink(self, broken: Break, found: Scenario, backend: Backend) -> Scenario:
+        """Smallest scenario that breaks an invariant for a cause.
+
+        Hypothesis starts from ``found``, the smallest one of the survey: shrinking from a large one
+        more often ends where no single step makes it smaller.
+        """
+        limit = scenario_size(found)
+        if backend == KERNELS and broken in self._judge(found, "rules").violations:
+            backend = "rules"  # the cause lies in the cache: the quicker backend shows it too
+        smallest = found
+
+        def provoke(scenario: Scenario) -> None:
+            nonlocal smallest
+            if scenario_size(scenario) > limit:
+                return
+            if broken in self._judge(scenario, backend).violations:
+                smallest = scenario
+                self.listener.shrinking(self.target, broken, len(scenario.operations))
+                raise _BreaksError
+
+        # Hypothesis ends by raising for the smallest one, which was kept above.
+        with suppress(_BreaksError):
+            self._draw(provoke, phases=(Phase.generate, Phase.shrink))
+        return simplify(
+            smallest, lambda candidate: broken in self._judge(candidate, backend).violations
+        )
+
+    def confirm(
+        self, broken: Break, scenario: Scenario
+    ) -> tuple[Violation | None, list[Fact], bool]:
+        """Play on the real kernels twice: the violation if it is there, the log, same bytes."""
+        log = self._play(scenario, KERNELS)
+        self.process.close()  # the second play must not depend on the first's process
+        again = self._play(scenario, KERNELS)
+        same = b"".join(map(encode_fact, log)) == b"".join(map(encode_fact, again))
+        return check(log).violations.get(broken), log, same
+
+    def _finding(self, survey: Survey, broken: Break) -> Finding:
+        found_after, find_seconds = survey.first[broken]
+        found, backend = survey.smallest[broken]
+        began = time.monotonic()
+        smallest = self.shrink(broken, found, backend)
+        shrink_seconds = time.monotonic() - began
+        violation, log, deterministic = self.confirm(broken, smallest)
+        finding = Finding(
+            violation=violation or self._judge(smallest, "rules").violations[broken],
+            scenario=smallest,
+            occurrences=survey.counts[broken],
+            found_after=found_after,
+            find_seconds=find_seconds,
+            shrink_seconds=shrink_seconds,
+            confirmed=violation is not None,
+            deterministic=deterministic,
+        )
+        self.listener.found(self.target, finding, log)
+        return finding
+
+    def _fault(
+        self, survey: Survey, error: EngineError, scenario: Scenario, log: list[Fact]
+    ) -> None:
+        known = survey.faults.get(error.message)
+        if known is None:
+            fault = Fault(error=error, scenario=scenario, occurrences=1)
+            self.listener.faulted(self.target, fault, log)
+        else:
+            fault = msgspec.structs.replace(known, occurrences=known.occurrences + 1)
+        survey.faults[error.message] = fault
+
+    def _backend(self, scenario: Scenario) -> Backend:
+        """By the scenario's own bytes, so that a scenario always gets the same one."""
+        digest = hashlib.sha256(encode_scenario(scenario)).digest()
+        share = int.from_bytes(digest[:8]) % self.profile.kernel_share
+        return KERNELS if share == 0 else "rules"
+
+    def _play(self, scenario: Scenario, backend: Backend) -> list[Fact]:
+        return self.process.play(scenario, timeout=self.profile.play_timeout, backend=backend)
+
+    def _judge(self, scenario: Scenario, backend: Backend) -> Monitor:
+        return check(self._play(scenario, backend))
+
+    def _draw(self, act: Callable[[Scenario], None], *, phases: tuple[Phase, ...]) -> None:
+        """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
+        drawn = given(scenarios(self.sizes))(act)
+        seed(self.seed)(
+            settings(
+                max_examples=self.profile.sequences,
+                phases=phases,
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                print_blob=False,
+            )(drawn)
+        )()
+
+
+def _to_shrink(survey: Survey) -> list[Break]:
+    """The worst cause of each broken invariant."""
+    worst: dict[Invariant, Break] = {}
+    for broken in sorted(survey.first, key=SEVERITY.__getitem__):
+        worst.setdefault(broken[0], broken)
+    return list(worst.values())
+
+
+def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]) -> Verdict:
+    backend = f"rules, {KERNELS} for {survey.kernel_sequences} of {survey.sequences} sequences"
+    scope = f"{survey.sequences} sequences, {survey.operations} operations"
+    for finding in findings:
+        if finding.violation.invariant == invariant:
+            if finding.confirmed and finding.deterministic:
+                return Verdict(
+                    invariant=invariant,
+                    status="violated",
+                    scope=f"{len(finding.scenario.operations)} operations",
+                    backend=KERNELS,
+                    violation=finding.violation,
+                )
+            reason = (
+                "a violation was seen that the real kernels do not repeat"
+                if not finding.confirmed
+                else "two plays of the smallest scenario differ"
+            )
+            return Verdict(
+                invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
+            )
+    if survey.faults:
+        return Verdict(
+            invariant=invariant,
+            status="engine error",
+            scope=scope,
+            backend=backend,
+            reason=next(iter(survey.faults)),
+        )
+    if not survey.checked[invariant]:
+        reason = "no sequence put it to the test" + (
+            "" if survey.has_ring else ": there is no ring"
+        )
+        return Verdict(
+            invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
+        )
+    if survey.missing():
+        return Verdict(
+            invariant=invariant,
+            status="unknown",
+            scope=scope,
+            backend=backend,
+            reason=f"vacuous: never reached: {', '.join(survey.missing())}",
+        )
+    return Verdict(
+        invariant=invariant,
+        status="holds",
+        scope=f"no counterexample in {scope}, seed given",
+        backend=backend,
+    )

@@ -1,0 +1,42 @@
+"""How much a campaign does. Each is a Hypothesis profile too: ``pytest --hypothesis-profile``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """Bounds of a campaign on one target.
+
+    Attributes:
+        sequences: scenarios that are drawn.
+        kernel_share: one of so many scenarios has its rows named by the real kernels, the others
+            by the rules. Every counterexample is replayed on the kernels whatever its share.
+        play_timeout: seconds that one scenario may take.
+    """
+
+    sequences: int
+    kernel_share: int = 8
+    play_timeout: float = 20.0
+
+
+PROFILES = {
+    "smoke": Profile(sequences=120),
+    "default": Profile(sequences=400),
+    "long": Profile(sequences=20_000),
+    "kernels": Profile(sequences=300, kernel_share=1),
+}
+
+
+def register_profiles() -> None:
+    """Make the profiles known to Hypothesis."""
+    for name, profile in PROFILES.items():
+        settings.register_profile(
+            name,
+            max_examples=profile.sequences,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
