@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.fuzz.drivers.process import EngineProcess
-from kvproof.fuzz.drivers.wire import Options
+from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFailure
@@ -123,9 +123,8 @@ class Installed:
                 engine = self._store.find(name)
             except EngineError as error:
                 return error.cause
-            options = Options(construction=construction, backend="interpreter")
-            self._drivers[release] = EngineProcess.of_engine(engine, options)
-        log = self._drivers[release].play(scenario, timeout=REPLAY_TIMEOUT_S)
+            self._drivers[release] = Target(engine=engine, construction=construction).process()
+        log = self._drivers[release].play(scenario, backend="interpreter", timeout=REPLAY_TIMEOUT_S)
         return log[-1].message if isinstance(log[-1], EngineFailure) else log
 
     def ask(self, question: Question, release: str) -> tuple[int, ...] | str:
