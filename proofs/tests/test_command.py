@@ -89,8 +89,11 @@ def test_an_unknown_solver_is_a_usage_error(solver: str) -> None:
 
 def test_the_document_has_every_theorem() -> None:
     """The table is made by the command; its statements and the sections must not fall behind."""
-    text = (Path(__file__).parents[2] / "docs" / "theorems.md").read_text(encoding="utf-8")
-    table = text.partition(BEGIN)[2].partition(END)[0]
+    root = Path(__file__).parents[2]
+    for document in ("README.md", "docs/theorems.md"):
+        text = (root / document).read_text(encoding="utf-8")
+        table = text.partition(BEGIN)[2].partition(END)[0]
+        for theorem in CATALOGUE:
+            assert f"| {theorem.identifier} | {theorem.statement} | {theorem.scope} |" in table
     for theorem in CATALOGUE:
         assert f"\n### {theorem.identifier}: " in text, theorem.identifier
-        assert f"| {theorem.identifier} | {theorem.statement} | {theorem.scope} |" in table
