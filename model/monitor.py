@@ -176,9 +176,10 @@ class Monitor:
 
     def _admitted(self, fact: Admitted) -> None:
         assert self.started is not None
-        if fact.request not in self._prompts:
+        if not self._prompts.get(fact.request):
             raise BadFileError(
-                f"step {self._step}: request {fact.request} is admitted and was never submitted"
+                f"step {self._step + 1}: request {fact.request} is admitted and was never "
+                "submitted with a prompt"
             )
         self._occupancy = next_occupancy(self._occupancy)
         lease = Lease(
@@ -341,7 +342,9 @@ class Monitor:
 
     def _stride(self) -> int:
         if not self._ghost.stride:
-            raise BadFileError(f"step {self._step}: ring rows are named, the target has no ring")
+            raise BadFileError(
+                f"step {self._step + 1}: ring rows are named, the target has no ring"
+            )
         return self._ghost.stride
 
     def _check_padding(self, row: int) -> None:
