@@ -48,6 +48,11 @@ engines: setup ## Fetch the supported engine releases
 doctor: engines ## Say what works in each engine on this machine
 	$(BIN)/kvproof engine doctor $(ARGS)
 
+.PHONY: bench
+bench: engines ## Measure speeds on this machine
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/first_failure.py
+
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements
 OWN := annotated-doc colorama filelock fsspec hypothesis jinja2 markdown-it-py markupsafe mdurl \

@@ -16,9 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import engine
+from kvproof.cli import engine, fuzz, replay
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.scenario import BadFileError
 
 INTERRUPTED = 130
 """Exit code of a command that was interrupted, by the custom of shells."""
@@ -33,6 +34,8 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except EngineError as error:
             self._stop(ctx, error, error.cause, error.fix)
+        except BadFileError as error:
+            self._stop(ctx, error, str(error), "give a file that kvproof wrote, or mend this one")
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
@@ -79,3 +82,6 @@ def _options(
 
 
 app.add_typer(engine.commands)
+app.command()(fuzz.fuzz)
+app.command()(replay.replay)
+app.command()(replay.check)

@@ -50,7 +50,8 @@ def show(table: RenderableType, data: object, *, as_json: bool) -> None:
         encoded = msgspec.json.encode(data, enc_hook=_encode)
         sys.stdout.write(msgspec.json.format(encoded).decode() + "\n")
     else:
-        console().print(table)
+        # Soft: a path or a command stays on one line, so that it can be copied.
+        console().print(table, soft_wrap=True)
 
 
 def plain_table(*titles: str) -> Table:

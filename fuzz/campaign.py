@@ -16,6 +16,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         found_after: sequences drawn when it was first seen.
         find_seconds: time from the target's first sequence to that one.
-        shrink_seconds: time that shrinking took, confirmation included.
+        shrink_seconds: time that shrinking took.
         confirmed: the scenario breaks the same invariant for the same cause on the real kernels.
         deterministic: two plays gave the same bytes.
     """
@@ -145,16 +146,16 @@ class Survey:
     has_ring: bool = False
     has_cap: bool = False
 
-    def add(self, scenario: Scenario, backend: Backend, monitor: Monitor) -> None:
+    def add(self, monitor: Monitor) -> None:
         """Count one played scenario."""
         self.sequences += 1
-        self.kernel_sequences += backend == KERNELS
         self.operations += monitor.steps
         self.skipped += monitor.skipped
         self.witnesses.update(monitor.witnesses)
         self.counts.update(monitor.counts)
         self.checked.update(monitor.checked)
         if monitor.started is not None:
+            self.kernel_sequences += monitor.started.backend == KERNELS
             self.versions = monitor.started.versions
             self.classes = monitor.started.classes
             self.has_ring = self.has_ring or monitor.started.ring_stride is not None
@@ -230,7 +231,7 @@ class Campaign:
             backend = self._backend(scenario)
             log = self._play(scenario, backend)
             monitor = check(log)
-            survey.add(scenario, backend, monitor)
+            survey.add(monitor)
             survey.seconds = time.monotonic() - began
             if monitor.engine_error is not None:
                 self._fault(survey, monitor.engine_error, scenario, log)
@@ -262,15 +263,16 @@ class Campaign:
                 self.listener.shrinking(self.target, broken, len(scenario.operations))
                 raise _BreaksError
 
-        try:
+        # Hypothesis ends by raising for the smallest one, which was kept above.
+        with suppress(_BreaksError):
             self._draw(provoke, phases=(Phase.generate, Phase.shrink))
-        except _BreaksError:
-            pass  # Hypothesis ends with the smallest one, which was kept above
         return simplify(
             smallest, lambda candidate: broken in self._judge(candidate, backend).violations
         )
 
-    def confirm(self, broken: Break, scenario: Scenario) -> tuple[Violation | None, list[Fact], bool]:
+    def confirm(
+        self, broken: Break, scenario: Scenario
+    ) -> tuple[Violation | None, list[Fact], bool]:
         """Play on the real kernels twice: the violation if it is there, the log, same bytes."""
         log = self._play(scenario, KERNELS)
         self.process.close()  # the second play must not depend on the first's process
@@ -316,9 +318,7 @@ class Campaign:
         return KERNELS if share == 0 else "rules"
 
     def _play(self, scenario: Scenario, backend: Backend) -> list[Fact]:
-        return self.process.play(
-            scenario, timeout=self.profile.play_timeout, backend=backend
-        )
+        return self.process.play(scenario, timeout=self.profile.play_timeout, backend=backend)
 
     def _judge(self, scenario: Scenario, backend: Backend) -> Monitor:
         return check(self._play(scenario, backend))
@@ -376,7 +376,9 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             reason=next(iter(survey.faults)),
         )
     if not survey.checked[invariant]:
-        reason = "no sequence put it to the test" + ("" if survey.has_ring else ": there is no ring")
+        reason = "no sequence put it to the test" + (
+            "" if survey.has_ring else ": there is no ring"
+        )
         return Verdict(
             invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
         )

@@ -109,8 +109,7 @@ def _take_over(operation: Operation, gone: str, heir: str, longer: int) -> Opera
     if not isinstance(operation, Submit):
         return operation
     prompt = tuple(
-        Piece(heir if piece.text == gone else piece.text, piece.until)
-        for piece in operation.prompt
+        Piece(heir if piece.text == gone else piece.text, piece.until) for piece in operation.prompt
     )
     if operation.request == heir and prompt:
         prompt = (*prompt[:-1], Piece(prompt[-1].text, prompt[-1].until + longer))

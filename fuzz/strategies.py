@@ -58,7 +58,6 @@ class Sizes:
 
 def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
     """Geometries; the pool holds a few requests, so that eviction happens."""
-
     return st.builds(
         Geometry,
         window=st.sampled_from(sizes.windows),

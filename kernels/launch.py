@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -164,4 +165,4 @@ def _int64(values: Sequence[int], ring: Ring) -> torch.Tensor:
 def _segments(indices: torch.Tensor, starts: torch.Tensor) -> list[list[int]]:
     flat: list[int] = indices.tolist()
     edges: list[int] = starts.tolist()
-    return [flat[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [flat[start:end] for start, end in pairwise(edges)]

@@ -120,16 +120,17 @@ class Monitor:
             case Ended():
                 self.ended = True
 
+    def by_severity(self) -> list[Violation]:
+        """Violations in the ladder's order, then by how bad their cause is."""
+        return sorted(self.violations.values(), key=lambda v: SEVERITY[v.invariant, v.cause])
+
     def worst(self) -> Violation | None:
-        """The violation to report first: by the ladder's order, then by how bad its cause is."""
-        return min(
-            self.violations.values(), key=lambda v: SEVERITY[v.invariant, v.cause], default=None
-        )
+        """The violation to report first."""
+        return next(iter(self.by_severity()), None)
 
     def worst_of(self, invariant: Invariant) -> Violation | None:
         """The violation of one invariant to report first."""
-        found = [v for v in self.violations.values() if v.invariant == invariant]
-        return min(found, key=lambda v: SEVERITY[v.invariant, v.cause], default=None)
+        return next((v for v in self.by_severity() if v.invariant == invariant), None)
 
     @property
     def geometry_window(self) -> int:

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import IO, Literal
 
@@ -202,15 +203,11 @@ class EngineProcess:
     def _kill(self) -> None:
         process, self._process, self._ready = self._process, None, None
         assert process is not None
-        try:
+        with suppress(ProcessLookupError):  # it is gone already
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it is gone already, which is what was wanted
         process.wait()
         for pipe in (process.stdin, process.stdout, self._errors):
             if pipe is not None:
-                try:
+                with suppress(BrokenPipeError):  # bytes that nobody will read
                     pipe.close()
-                except BrokenPipeError:
-                    pass  # bytes that nobody will read
         self._errors = None

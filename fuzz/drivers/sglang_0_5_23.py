@@ -71,7 +71,7 @@ class Engine(ReleaseEngine):
     def _allocated_len(self, req: Any) -> int:
         return req.kv.kv_allocated_len  # type: ignore[no-any-return]
 
-    def _publish(self, req: Any, *, chunked: bool) -> None:  # noqa: ARG002  # one way for both
+    def _publish(self, req: Any, *, chunked: bool) -> None:  # one way for both
         checkpoint_kv_cache(req, self.tree)
 
     def _release(self, req: Any, *, insert: bool) -> None:

@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         construction: how the radix cache is built; ``registry`` is the release's own way.
         rocm_gate: unified_kv on; off is the negative control.
-        allocator_twins: page allocation by the release's torch functions, not by its kernels.
+        allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
     """
 
     construction: str = "registry"

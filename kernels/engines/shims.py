@@ -22,7 +22,7 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from kvproof.kernels.catalogue import Family, family_of
@@ -54,7 +54,7 @@ def install(*, rocm_gate: bool, allocator_twins: bool = False) -> tuple[Shim, ..
     Args:
         rocm_gate: switch unified_kv on as ROCm does. Off, it is the negative control: the engine
             then has no ring and no cap.
-        allocator_twins: allocate pages with the release's own torch functions where it would
+        allocator_twins: allocate pages by the kernels' rule in Python where the release would
             launch a Triton kernel.
 
     Raises:
@@ -155,6 +155,11 @@ class _StubType(type):
             raise AttributeError(name)
         return _stub_class(name)
 
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], FunctionType | type):
+            return args[0]  # used as a decorator, it leaves the engine's own code alone
+        return super().__call__(*args, **kwargs)
+
 
 class _Stub(metaclass=_StubType):
     """Can be subclassed, called, used as a decorator or a type, and does nothing."""
@@ -216,7 +221,7 @@ class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         parent = fullname.rpartition(".")[0]
         if fullname.partition(".")[0] == "sglang":
@@ -297,7 +302,10 @@ def _rocm_gate() -> Shim:
 
 
 def _allocator_twins() -> list[Shim]:
-    """Torch functions for the page allocator's kernels, where the release picks no such itself."""
+    """Python for the page allocator's kernels, where the release itself picks no torch for a CPU.
+
+    Its own `alloc_extend_naive` would do, but takes ten times as long as this.
+    """
     import torch
 
     paged = importlib.import_module("sglang.srt.mem_cache.allocator.paged")
@@ -313,25 +321,32 @@ def _allocator_twins() -> list[Shim]:
         def __getitem__(self, _grid: object) -> Any:
             return self.run
 
-    def extend(prefix_lens: Any, seq_lens: Any, last_loc: Any, free_pages: Any, out: Any,
-               _bs_upper: int, page_size: int) -> None:  # fmt: skip
-        new_pages = (seq_lens + page_size - 1) // page_size - (
-            prefix_lens + page_size - 1
-        ) // page_size
-        if int(new_pages.sum()) > len(free_pages):
-            return  # the kernel would write nonsense; the caller finds too few pages and drops it
-        paged.alloc_extend_naive(
-            prefix_lens, seq_lens, last_loc, free_pages, out, page_size, out.device
-        )
+    def extend(*arguments: Any) -> None:
+        prefix_lens, seq_lens, last_loc, free_pages, out, _, page_size = arguments
+        pages = iter(free_pages.tolist())
+        locs: list[int] = []
+        for start, end, last in zip(
+            prefix_lens.tolist(), seq_lens.tolist(), last_loc.tolist(), strict=True
+        ):
+            # The rest of the last page first, then new pages in the order of the free list.
+            page_end = -(-start // page_size) * page_size
+            locs += range(last + 1, last + 1 + min(end, page_end) - start)
+            for at in range(page_end, end, page_size):
+                page = next(pages, 0)  # too few: the caller counts pages and drops the result
+                locs += range(page * page_size, page * page_size + min(page_size, end - at))
+        out.copy_(torch.tensor(locs))
 
-    def decode(seq_lens: Any, last_loc: Any, free_pages: Any, out: Any,
-               _bs_upper: int, page_size: int) -> None:  # fmt: skip
-        opens = (seq_lens - 1) % page_size == 0
-        if int(opens.sum()) > len(free_pages):
-            return
-        out.copy_(last_loc + 1)
-        order = torch.cumsum(opens, 0)[opens] - 1
-        out[opens] = free_pages[order] * page_size
+    def decode(*arguments: Any) -> None:
+        seq_lens, last_loc, free_pages, out, _, page_size = arguments
+        pages = iter(free_pages.tolist())
+        out.copy_(
+            torch.tensor(
+                [
+                    last + 1 if (length - 1) % page_size else next(pages, 0) * page_size
+                    for length, last in zip(seq_lens.tolist(), last_loc.tolist(), strict=True)
+                ]
+            )
+        )
 
     paged.alloc_extend_kernel = _Launch(extend)  # type: ignore[attr-defined]
     paged.alloc_decode_kernel = _Launch(decode)  # type: ignore[attr-defined]
@@ -339,7 +354,7 @@ def _allocator_twins() -> list[Shim]:
         Shim(
             name="allocator-twins",
             replaces="alloc_extend_kernel and alloc_decode_kernel of the page allocator",
-            reason="speed: the release's own alloc_extend_naive, and the decode kernel's rule in "
-            "torch; without this shim the real kernels run in the interpreter",
+            reason="speed: the kernels' rule in Python, tested against the kernels; without this "
+            "shim the real kernels run in the interpreter",
         )
     ]

@@ -87,9 +87,9 @@ def test_stale_decode_is_explained() -> None:
     assert evidence.publisher is not None
     assert evidence.publisher.request == "A"
     assert [
-        (cell.row, cell.stands_for, cell.writer and cell.writer.request, cell.stale)
+        (cell.row, cell.stands_for, cell.writer and cell.writer.request, cell.cause)
         for cell in evidence.ring
-    ] == [(4, 16, "C", False), (5, 17, "C", False), (6, 18, "C", False), (7, 15, "B", True)]
+    ] == [(4, 16, "C", None), (5, 17, "C", None), (6, 18, "C", None), (7, 15, "B", "other-request")]
 
 
 def test_first_occupant_of_a_slot_has_no_previous_one() -> None:

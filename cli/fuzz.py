@@ -1,0 +1,289 @@
+"""``kvproof fuzz``: fuzz engines, print the matrix, tell the story of what breaks."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from kvproof.cli.output import ExitCode, JsonOption, errors, plain_table, show
+from kvproof.fuzz.campaign import (
+    Break,
+    Campaign,
+    Fault,
+    Finding,
+    Listener,
+    Survey,
+    TargetResult,
+)
+from kvproof.fuzz.expected import Comparison, Expected, compare, load_expected
+from kvproof.fuzz.profiles import PROFILES
+from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
+from kvproof.fuzz.story import STALE
+from kvproof.fuzz.targets import Target, find_targets
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.facts import Fact
+from kvproof.model.scenario import Scenario
+from kvproof.model.verdict import INVARIANTS
+
+Switch: TypeAlias = Literal["on", "off"]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a run.
+
+    Attributes:
+        comparisons: each cell of the matrix against the table of expected results.
+        vacuous: targets that missed a witness: their run shows nothing, whatever the cells say.
+    """
+
+    seed: int
+    profile: str
+    folder: str
+    targets: tuple[TargetResult, ...]
+    comparisons: tuple[Comparison, ...]
+    vacuous: tuple[str, ...]
+    as_expected: bool
+
+
+class _Watcher(Listener):
+    """Shows progress and keeps what is found on disk."""
+
+    def __init__(self, progress: Progress, folder: RunFolder) -> None:
+        self.progress = progress
+        self.folder = folder
+        self.scenarios: dict[tuple[str, str], Path] = {}
+        self._task: TaskID | None = None
+
+    def began(self, target: Target, sequences: int) -> None:
+        self._task = self.progress.add_task(target.name, total=sequences, note="")
+
+    def played(self, target: Target, survey: Survey) -> None:
+        if self._task is not None:
+            rate = survey.operations / survey.seconds if survey.seconds else 0.0
+            broken = {invariant for invariant, _ in survey.first}
+            note = f"{rate:.0f} operations/s"
+            if broken:
+                note += f", broken: {', '.join(sorted(broken))}"
+            self.progress.update(self._task, completed=survey.sequences, note=note)
+
+    def broke(self, target: Target, broken: Break, scenario: Scenario) -> None:
+        self.folder.seen(target, broken, scenario)
+
+    def shrinking(self, target: Target, broken: Break, operations: int) -> None:
+        if self._task is not None:
+            note = f"shrinking {broken[0]}: {operations} operations"
+            self.progress.update(self._task, note=note)
+
+    def ended(self, result: TargetResult) -> None:
+        """Say in the progress line how the target's campaign ended."""
+        if self._task is not None:
+            broken = [v.invariant for v in result.verdicts if v.status == "violated"]
+            note = f"broken: {', '.join(broken)}" if broken else "nothing broke"
+            self.progress.update(self._task, note=note)
+
+    def found(self, target: Target, finding: Finding, log: list[Fact]) -> None:
+        path = self.folder.found(target, finding, log)
+        self.scenarios[target.name, finding.violation.invariant] = path
+
+    def faulted(self, target: Target, fault: Fault, log: list[Fact]) -> None:
+        self.folder.faulted(target, fault, log)
+
+
+def fuzz(
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="Engine or target, e.g. 0.5.16 or 0.5.16:registry. Default: all."),
+    ] = None,
+    profile: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILES)}.")] = "default",
+    seed: Annotated[str, typer.Option(help="A number, or `random`.")] = "0",
+    time: Annotated[
+        float | None, typer.Option(help="Draw scenarios for so many seconds a target at most.")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Expect what this target does, e.g. sglang-0.5.23:registry."),
+    ] = None,
+    rocm_gate: Annotated[
+        Switch, typer.Option(help="`off` is the negative control: such a run must fail.")
+    ] = "on",
+    allocator: Annotated[
+        Literal["twins", "kernels"],
+        typer.Option(
+            help="Allocate pages by the kernels' rule in Python, or by the release's kernels."
+        ),
+    ] = "twins",
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = DEFAULT_ROOT,
+    stories: Annotated[
+        bool, typer.Option("--stories", help="Tell the story of every violation.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fuzz engines against the specification.
+
+    Exit code 0 if all is as expected, 1 if not (a violation that is not a known one, a known one
+    that is gone, a run that reached too little to mean anything), 2 for a set-up error.
+    """
+    if profile not in PROFILES:
+        raise EngineError(f"no profile {profile!r}", fix=f"choose one of {', '.join(PROFILES)}")
+    if seed != "random" and not seed.isdecimal():
+        raise EngineError(f"{seed!r} is no seed", fix="give a number, or `random`")
+    number = secrets.randbelow(2**32) if seed == "random" else int(seed)
+    targets = find_targets(engine or (), EngineStore())
+    table = load_expected()
+    if baseline is not None and baseline not in {entry.target for entry in table}:
+        raise EngineError(
+            f"the table of expected results has no target {baseline!r}",
+            fix=f"choose one of {', '.join(sorted({entry.target for entry in table}))}",
+        )
+    folder = RunFolder.create(out)
+    results: list[TargetResult] = []
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[note]}"),
+        console=errors(),
+    ) as progress:
+        watcher = _Watcher(progress, folder)
+        for target in targets:
+            with target.process(
+                rocm_gate=rocm_gate == "on", allocator_twins=allocator == "twins"
+            ) as process:
+                results.append(
+                    Campaign(
+                        target=target,
+                        process=process,
+                        profile=PROFILES[profile],
+                        seed=number,
+                        time_limit=time,
+                        listener=watcher,
+                    ).run()
+                )
+            watcher.ended(results[-1])
+            folder.result(_report(results, table, baseline, number, profile, folder))
+    report = _report(results, table, baseline, number, profile, folder)
+    show(_print(report, watcher.scenarios, stories=stories), report, as_json=as_json)
+    if not report.as_expected:
+        raise typer.Exit(ExitCode.VIOLATION)
+
+
+def _report(
+    results: list[TargetResult],
+    table: tuple[Expected, ...],
+    baseline: str | None,
+    seed: int,
+    profile: str,
+    folder: RunFolder,
+) -> Report:
+    comparisons = tuple(
+        cell for result in results for cell in compare(result, table, baseline=baseline)
+    )
+    vacuous = tuple(result.target for result in results if result.missing)
+    return Report(
+        seed=seed,
+        profile=profile,
+        folder=str(folder.path),
+        targets=tuple(results),
+        comparisons=comparisons,
+        vacuous=vacuous,
+        as_expected=not vacuous and all(c.agreement == "as expected" for c in comparisons),
+    )
+
+
+STATUS_STYLES = {
+    "holds": "green",
+    "violated": "red",
+    "engine error": "magenta",
+    "unknown": "yellow",
+    "skipped": "yellow",
+}
+
+
+def _matrix(report: Report) -> Table:
+    table = plain_table("target", *(name.replace("-", "-\n") for name in INVARIANTS))
+    agreement = {(c.target, c.invariant): c.agreement for c in report.comparisons}
+    for result in report.targets:
+        cells = []
+        for verdict in result.verdicts:
+            text = Text(verdict.status, style=STATUS_STYLES[verdict.status])
+            if verdict.status == "violated":
+                text.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
+            agrees = agreement[result.target, verdict.invariant]
+            if agrees != "as expected":
+                text.append(f"\n{agrees}", style="bold red")
+            cells.append(text)
+        table.add_row(result.target.replace(":", ":\n"), *cells)
+    return table
+
+
+def _print(
+    report: Report, scenarios: dict[tuple[str, str], Path], *, stories: bool
+) -> RenderableType:
+    parts: list[RenderableType] = [_matrix(report), ""]
+    told = False
+    for result in report.targets:
+        kernel = f"{result.kernel_sequences} of them on the real kernels"
+        parts.append(
+            f"{result.target}: {result.sequences} sequences ({kernel}), {result.operations} "
+            f"operations, {result.operations / max(result.seconds, 1e-9):.0f} operations/s, "
+            f"seed {result.seed}"
+        )
+        for finding in result.findings:
+            path = scenarios[result.target, finding.violation.invariant]
+            if not finding.confirmed:
+                parts.append(
+                    Text(f"  {finding.name} was seen but is not repeated by the real kernels")
+                )
+                continue
+            parts.append(
+                f"  {finding.name}: {len(finding.scenario.operations)} operations, found in "
+                f"{finding.find_seconds:.1f} s, shrunk in {finding.shrink_seconds:.1f} s, "
+                "confirmed on the real kernels"
+            )
+            if stories or not told:
+                told = True
+                story = path.with_name(path.name.replace(".scenario.json", ".txt")).read_text()
+                parts += ["", paint(story)]
+            parts.append(Text(f"    replay: kvproof replay {path} --engine {result.target}"))
+        for fault in result.faults:
+            parts.append(
+                Text(
+                    f"  engine error ({fault.error.cause}, {fault.occurrences} times): "
+                    f"{fault.error.message}",
+                    style="magenta",
+                )
+            )
+        if result.missing:
+            parts.append(
+                Text(f"  vacuous: never reached: {', '.join(result.missing)}", style="bold yellow")
+            )
+    parts.append("")
+    changed = [c for c in report.comparisons if c.agreement != "as expected"]
+    parts += [
+        Text(f"{c.target} {c.invariant}: {c.agreement}: {c.note}", style="red") for c in changed
+    ]
+    parts.append(f"Files: {escape(report.folder)}")
+    parts.append(
+        Text("All as expected.", style="green")
+        if report.as_expected
+        else Text("Not as expected.", style="bold red")
+    )
+    return Group(*parts)
+
+
+def paint(story: str) -> Text:
+    """A story with its stale rows in red."""
+    text = Text(story)
+    text.highlight_regex(rf"(?m)^.*{STALE}$", "red")
+    text.highlight_regex(r"(?m)^.*<- breaks here$", "bold")
+    return text

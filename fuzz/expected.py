@@ -1,0 +1,73 @@
+"""The table of expected results, and how a run compares with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kvproof.fuzz.campaign import TargetResult
+from kvproof.model.verdict import INVARIANTS, Cause, Invariant
+
+TABLE = Path(__file__).with_name("expected.toml")
+
+Agreement: TypeAlias = Literal["as expected", "changed", "not expected"]
+"""``changed`` is news about a known release; ``not expected`` a violation without an entry."""
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A violation that is expected of a target, and why."""
+
+    target: str
+    invariant: Invariant
+    cause: Cause
+    reason: str
+    reference: str
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    expected: tuple[Expected, ...]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of the matrix against the table."""
+
+    target: str
+    invariant: Invariant
+    agreement: Agreement
+    note: str
+
+
+def load_expected(path: Path = TABLE) -> tuple[Expected, ...]:
+    """Entries of the table."""
+    return msgspec.toml.decode(path.read_bytes(), type=_Table).expected
+
+
+def compare(
+    result: TargetResult, table: tuple[Expected, ...], *, baseline: str | None = None
+) -> tuple[Comparison, ...]:
+    """Compare a target's verdicts with the table's entries for it, or for ``baseline``."""
+    entries = {e.invariant: e for e in table if e.target == (baseline or result.target)}
+    verdicts = {verdict.invariant: verdict for verdict in result.verdicts}
+    cells = []
+    for invariant in INVARIANTS:
+        verdict, entry = verdicts[invariant], entries.get(invariant)
+        agreement: Agreement = "as expected"
+        note = entry.reason if entry else ""
+        if entry is None and verdict.status == "violated":
+            agreement, note = "not expected", "no entry of the table expects this violation"
+        elif entry is not None and verdict.status != "violated":
+            agreement = "changed"
+            note = f"the table expects a violation ({entry.reference}); the run says: " + (
+                verdict.reason or verdict.status
+            )
+        elif entry is not None and verdict.violation and verdict.violation.cause != entry.cause:
+            agreement = "changed"
+            note = f"the table expects the cause {entry.cause}, found {verdict.violation.cause}"
+        elif verdict.status in {"unknown", "engine error"}:
+            agreement, note = "changed", verdict.reason
+        cells.append(
+            Comparison(target=result.target, invariant=invariant, agreement=agreement, note=note)
+        )
+    return tuple(cells)

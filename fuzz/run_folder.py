@@ -1,0 +1,96 @@
+"""A folder a run, with a stable ``latest`` beside it. What was found is on disk at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from kvproof.fuzz.campaign import Break, Fault, Finding
+from kvproof.fuzz.story import tell
+from kvproof.fuzz.targets import Target
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.facts import Fact, encode_fact
+from kvproof.model.scenario import Scenario, encode_scenario
+
+DEFAULT_ROOT = Path(".kvproof/runs")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run's files.
+
+    For each target: ``<invariant>-<cause>.unshrunk.json`` as soon as it is seen; then, shrunk,
+    ``.scenario.json``, ``.log.jsonl`` and ``.txt`` with the story. ``result.json`` at the end.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path) -> RunFolder:
+        """The next numbered folder, with ``latest`` pointing to it.
+
+        Raises:
+            EngineError: the folder cannot be written.
+        """
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            taken = [int(p.name) for p in root.iterdir() if p.name.isdecimal()]
+            number = max(taken, default=0) + 1
+            while True:
+                path = root / f"{number:04}"
+                try:
+                    path.mkdir()
+                    break
+                except FileExistsError:  # another run was quicker
+                    number += 1
+            link = root / "latest.new"
+            link.unlink(missing_ok=True)
+            link.symlink_to(path.name)
+            link.replace(root / "latest")
+        except OSError as error:
+            raise EngineError(
+                f"{root} cannot be written: {error.strerror}", fix="give another folder with --out"
+            ) from error
+        return cls(path)
+
+    def seen(self, target: Target, broken: Break, scenario: Scenario) -> None:
+        """Keep a scenario that is not shrunk yet."""
+        self._unshrunk(target, "-".join(broken)).write_bytes(encode_scenario(scenario))
+
+    def found(self, target: Target, finding: Finding, log: Sequence[Fact]) -> Path:
+        """Keep a finding; the path of its scenario."""
+        base = self._folder(target) / finding.name
+        scenario = base.with_name(finding.name + ".scenario.json")
+        scenario.write_bytes(encode_scenario(finding.scenario))
+        base.with_name(finding.name + ".log.jsonl").write_bytes(
+            b"".join(encode_fact(fact) for fact in log)
+        )
+        base.with_name(finding.name + ".txt").write_text(tell(finding.violation, log))
+        self._unshrunk(target, finding.name).unlink(missing_ok=True)
+        return scenario
+
+    def faulted(self, target: Target, fault: Fault, log: Sequence[Fact]) -> Path:
+        """Keep a scenario under which the engine failed; the path of it."""
+        folder = self._folder(target)
+        number = len(list(folder.glob("engine-error-*.scenario.json"))) + 1
+        scenario = folder / f"engine-error-{number}.scenario.json"
+        scenario.write_bytes(encode_scenario(fault.scenario))
+        log_file = folder / f"engine-error-{number}.log.jsonl"
+        log_file.write_bytes(b"".join(encode_fact(fact) for fact in log))
+        return scenario
+
+    def result(self, result: object) -> None:
+        """Keep the run's result."""
+        data = msgspec.json.format(msgspec.json.encode(result))
+        (self.path / "result.json").write_bytes(data + b"\n")
+
+    def _folder(self, target: Target) -> Path:
+        folder = self.path / target.name.replace(":", "-")
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _unshrunk(self, target: Target, name: str) -> Path:
+        return self._folder(target) / f"{name}.unshrunk.json"

@@ -1,0 +1,205 @@
+"""The story of a violation in plain text: what, when, where, and how it came to that."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from kvproof.model.facts import Admitted, Advanced, Fact, Read, Skipped, Started, Step, Wrote
+from kvproof.model.scenario import (
+    Abort,
+    Decode,
+    Evict,
+    Finish,
+    Flush,
+    Operation,
+    Prefill,
+    Prompt,
+    Retract,
+    Submit,
+    Verify,
+)
+from kvproof.model.verdict import INVARIANTS, StaleRead, Violation
+
+STALE = "<- STALE"
+"""Marks a stale row; the console paints such lines."""
+
+LUCKY = "<- not its own; the same token by luck"
+"""Marks a row of an earlier occupant that happens to hold what the reader would have written."""
+
+WIDTH = 100
+
+
+def spell_prompt(prompt: Prompt) -> str:
+    """A prompt as ranges of its texts, e.g. ``A[0:16] C[16:18]``."""
+    start, words = 0, []
+    for piece in prompt:
+        words.append(f"{piece.text}[{start}:{piece.until}]")
+        start = max(start, piece.until)
+    return " ".join(words)
+
+
+def spell_operation(operation: Operation) -> str:
+    """An operation as one line."""
+    match operation:
+        case Submit(request=request, prompt=prompt):
+            return f"submit {request}: {spell_prompt(prompt)}"
+        case Prefill(request=request, tokens=tokens):
+            return f"prefill {request}" + (f", {tokens} tokens" if tokens is not None else "")
+        case Decode(pad=pad):
+            return "decode" + (f", {pad} padded rows" if pad else "")
+        case Verify(accepted=accepted):
+            return f"verify, {accepted} accepted"
+        case Finish(request=request):
+            return f"finish {request}"
+        case Abort(request=request):
+            return f"abort {request}"
+        case Retract(request=request):
+            return f"retract {request}"
+        case Evict(tokens=tokens):
+            return f"evict {tokens} tokens"
+        case Flush():
+            return "flush"
+
+
+def _span(positions: Sequence[int]) -> str:
+    first, last = positions[0], positions[-1]
+    return f"position {first}" if first == last else f"positions {first} to {last}"
+
+
+def _happened(facts: Sequence[Fact]) -> list[str]:
+    """What the target did in a step, in few words."""
+    words = []
+    written: list[int] = []
+    for fact in facts:
+        match fact:
+            case Admitted(slot=slot, matched_len=matched, prompt_len=total):
+                words.append(f"slot {slot}, reuses {matched} of {total} tokens")
+            case Wrote(request=str(name), positions=positions) if positions:
+                written = [*positions]
+                words.append(f"{name} writes {_span(written)}")
+            case Skipped(reason=reason):
+                words.append(f"skipped: {reason}")
+            case Advanced(request=name, computed_len=length, prefilling=True):
+                words.append(f"{name} has computed {length}")
+    for fact in facts:
+        if isinstance(fact, Read) and fact.request and fact.mode != "prefill":
+            words.append(
+                f"{fact.request} reads positions {fact.first} to {fact.first + len(fact.rows) - 1}"
+            )
+    return words
+
+
+def _operations(log: Iterable[Fact], breaks_at: int) -> list[str]:
+    steps: list[tuple[Step, list[Fact]]] = []
+    for fact in log:
+        if isinstance(fact, Step):
+            steps.append((fact, []))
+        elif steps:
+            steps[-1][1].append(fact)
+    spelled = [spell_operation(step.operation) for step, _ in steps]
+    width = max(map(len, spelled), default=0)
+    lines = []
+    for (step, facts), text in zip(steps, spelled, strict=True):
+        mark = "   <- breaks here" if step.index == breaks_at else ""
+        happened = "; ".join(_happened(facts))
+        lines.append(f"  {step.index + 1:>3}  {text:<{width}}  {happened}{mark}".rstrip())
+    return lines
+
+
+def draw_ring(evidence: StaleRead) -> list[str]:
+    """The slot's ring as the stale read found it, a line a row."""
+    lines = ["   row  stands for  holds"]
+    for cell in evidence.ring:
+        stands = "-" if cell.stands_for is None else str(cell.stands_for)
+        writer = cell.writer
+        holds = (
+            "nothing: nobody wrote it"
+            if writer is None
+            else f"position {writer.position} of {writer.request} "
+            f"(occupancy {writer.occupancy}, step {writer.step + 1})"
+        )
+        pointer = ">" if cell.row == evidence.row else " "
+        mark = {None: "", "same-content": f"  {LUCKY}"}.get(cell.cause, f"  {STALE}")
+        lines.append(f" {pointer}{cell.row:>4}  {stands:>10}  {holds}{mark}")
+    return lines
+
+
+def chain(violation: Violation, window: int) -> list[str]:
+    """How it came to the stale read: which hit, which tail, which recycled slot."""
+    evidence = violation.evidence
+    if evidence is None:
+        return []
+    reader = evidence.reader
+    lines = []
+    if reader.matched_len:
+        by = (
+            f", computed by {evidence.publisher.request} (occupancy {evidence.publisher.occupancy})"
+            if evidence.publisher
+            else ""
+        )
+        lines.append(
+            f"{reader.request} hits: {reader.matched_len} of its {reader.prompt_len} tokens are in "
+            f"the tree{by}. It does not compute them, so it writes no ring rows for them."
+        )
+        reach = max(0, reader.matched_len - (evidence.position - window + 1))
+        lines.append(
+            f"Its tail is {reader.tail} token{'s' * (reader.tail != 1)}. A query at position "
+            f"{evidence.position} sees {window} positions, so its window reaches {reach} "
+            f"position{'s' * (reach != 1)} into the reused prefix."
+        )
+    else:
+        lines.append(f"{reader.request} reuses nothing: all rows of its window should be its own.")
+    if evidence.previous is not None:
+        previous = evidence.previous
+        lines.append(
+            f"{reader.request} was lent slot {reader.slot}, which {previous.request} (occupancy "
+            f"{previous.occupancy}) held before. Ring rows belong to the slot, not to the tree: "
+            f"what {previous.request} left there is what {reader.request} reads."
+        )
+    else:
+        lines.append(f"{reader.request} is the first that was lent slot {reader.slot}.")
+    return lines
+
+
+def _wrapped(text: str, *, hang: str = "") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent="  ", subsequent_indent="  " + hang, break_on_hyphens=False
+    )
+
+
+def tell(violation: Violation, log: Sequence[Fact]) -> str:
+    """The whole story as text."""
+    started = log[0]
+    assert isinstance(started, Started)
+    geometry = started.geometry
+    stride = started.ring_stride if started.ring_stride is not None else "none"
+    lines = [
+        f"{violation.invariant} is broken on {started.target} (backend {started.backend})",
+        "",
+        _wrapped(f"In step {violation.step + 1}, {violation.sentence}."),
+        "",
+        _wrapped(f"{violation.invariant}: {INVARIANTS[violation.invariant]}."),
+        "",
+        f"Sizes: window {geometry.window}, page_size {geometry.page_size}, ring_stride {stride}, "
+        f"slots {geometry.slots}, pool_tokens {geometry.pool_tokens}, "
+        f"reprefill_tail {started.reprefill_tail}",
+        "",
+        "Operations",
+        *_operations(log, violation.step),
+    ]
+    evidence = violation.evidence
+    if evidence is not None:
+        lines += [
+            "",
+            f"Ring of slot {evidence.reader.slot} when {evidence.reader.request} at position "
+            f"{evidence.position} reads it",
+            *draw_ring(evidence),
+            "",
+            "How it came to that",
+            *(
+                _wrapped(f"{number}. {text}", hang="   ")
+                for number, text in enumerate(chain(violation, geometry.window), 1)
+            ),
+        ]
+    return "\n".join(lines) + "\n"
