@@ -81,7 +81,6 @@ class Monitor:
     _prompts: dict[str, Prompt] = field(default_factory=dict)
     _former_prompt: Prompt | None = None
     _leases: dict[str, Lease] = field(default_factory=dict)
-    _computed: dict[str, int] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[Page, int] = field(default_factory=dict)
     _pools: Pools | None = None
@@ -204,7 +203,6 @@ class Monitor:
                 )
         self._check_match(fact)
         self._leases[fact.request] = lease
-        self._computed[fact.request] = fact.matched_len
         self._chunk_start[fact.request] = fact.matched_len
         self._ghost.lease(lease, self._prompts[fact.request])
         if fact.matched_len and self._ghost.stride:
@@ -284,12 +282,10 @@ class Monitor:
             return
         if self._ghost.stride:
             self._ghost.reject_from(lease, fact.computed_len)
-        self._computed[fact.request] = fact.computed_len
         self._chunk_start[fact.request] = fact.computed_len
 
     def _released(self, fact: Released) -> None:
         self._leases.pop(fact.request, None)
-        self._computed.pop(fact.request, None)
 
     # Pools
 
