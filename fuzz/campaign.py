@@ -345,6 +345,7 @@ class Campaign:
                 database=None,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
+                report_multiple_bugs=False,
                 print_blob=False,
             )(drawn)
         )()
