@@ -8,9 +8,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kvproof.fuzz import expected
 from kvproof.fuzz.campaign import TargetResult
 from kvproof.fuzz.expected import Agreement, Expected, compare, load_expected
+from kvproof.fuzz.profiles import Profile
 from kvproof.model.verdict import INVARIANTS, Cause, Invariant, Status, Verdict, Violation
+
+from .conftest import FakeProcess, campaign
 
 TARGET = "fake:registry"
 
@@ -93,6 +97,34 @@ def test_the_table_is_well_formed() -> None:
     table = load_expected()
     assert len({(e.target, e.invariant) for e in table}) == len(table)
     assert all(e.reason and e.reference for e in table)
+
+
+DOCTORED = """\
+[[expected]]
+target = "fake:registry"
+invariant = "PADDING"
+cause = "padding-escapes"
+reason = "a lie"
+reference = "none"
+"""
+
+
+def test_a_doctored_table_changes_the_comparison_and_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> TargetResult:
+        result = campaign(FakeProcess(), profile=Profile(sequences=15)).run()
+        findings = tuple(replace(f, find_seconds=0, shrink_seconds=0) for f in result.findings)
+        return replace(result, seconds=0, findings=findings)
+
+    honest = run()
+    doctored = tmp_path / "expected.toml"
+    doctored.write_text(DOCTORED)
+    monkeypatch.setattr(expected, "TABLE", doctored)
+    assert run() == honest
+    cells = {cell.invariant: cell.agreement for cell in compare(honest, load_expected(doctored))}
+    assert cells["PADDING"] == "changed"
+    assert cells["FRESH-PREFILL"] == "not expected"
 
 
 @pytest.mark.parametrize("line", ['cause = "because"', 'severity = "high"', 'invariant = "FRESH"'])
