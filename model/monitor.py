@@ -82,7 +82,7 @@ class Monitor:
     _former_prompt: Prompt | None = None
     _leases: dict[str, Lease] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
-    _publishers: dict[Page, int] = field(default_factory=dict)
+    _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     _pools: Pools | None = None
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
@@ -295,12 +295,17 @@ class Monitor:
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
         size = self.started.geometry.page_size
-        in_tree = {page_of(FullLoc(loc), size) for node in pools.nodes for loc in node.locs[::size]}
-        for page in in_tree - self._publishers.keys():
-            self._publishers[page] = self._publisher_of(page, pools)
+        # With its first token: one operation may evict a page and publish it again for another.
+        in_tree = {
+            (page_of(FullLoc(loc), size), token)
+            for node in pools.nodes
+            for loc, token in zip(node.locs[::size], node.tokens[::size], strict=False)
+        }
         evicted = self._publishers.keys() - in_tree
-        for page in evicted:
-            del self._publishers[page]
+        for page_and_token in evicted:
+            del self._publishers[page_and_token]
+        for page, token in in_tree - self._publishers.keys():
+            self._publishers[page, token] = self._publisher_of(page, pools)
         if evicted and isinstance(self._operation, Evict):
             self.witnesses["page evicted"] += 1
         self._pools = pools
@@ -474,12 +479,14 @@ class Monitor:
         if not lease.matched_len or self._pools is None or self.started is None:
             return None
         size = self.started.geometry.page_size
+        reused = min(lease.matched_len, self.started.geometry.pool_tokens)
+        tokens = token_ids(self._texts, self._prompts[lease.request], 0, reused)
+        first_token = tokens[-size:][0]
         for holding in self._pools.holdings:
             if holding.request == lease.request and len(holding.locs) >= lease.matched_len:
                 page = page_of(FullLoc(holding.locs[lease.matched_len - 1]), size)
-                return self._ghost.leases.get(self._publishers.get(page, NOBODY))
-        reused = min(lease.matched_len, self.started.geometry.pool_tokens)
-        tokens = token_ids(self._texts, self._prompts[lease.request], 0, reused)
+                publisher = self._publishers.get((page, first_token), NOBODY)
+                return self._ghost.leases.get(publisher)
         pages = {}
         starts: list[tuple[int, ...]] = []
         for node in self._pools.nodes:
@@ -489,7 +496,9 @@ class Monitor:
             for at in range(0, len(node.locs) - size + 1, size):
                 pages[prefix[: base + at + size]] = page_of(FullLoc(node.locs[at]), size)
         found = cached_pages(pages, tokens, size)
-        return self._ghost.leases.get(self._publishers.get(found[-1], 0)) if found else None
+        if not found:
+            return None
+        return self._ghost.leases.get(self._publishers.get((found[-1], first_token), NOBODY))
 
 
 def check(log: Iterable[Fact]) -> Monitor:

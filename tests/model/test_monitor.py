@@ -124,6 +124,20 @@ def test_publisher_is_who_computed_the_last_reused_page() -> None:
     assert violation.evidence.previous.request == "Z"
 
 
+def test_publisher_is_the_last_one_where_a_page_changes_hands_in_one_operation() -> None:
+    """C's prefill evicts A's page, takes it and publishes it: the third page of what D reuses."""
+    sizes = Geometry(window=4, page_size=4, slots=1, pool_tokens=16)
+    operations = [
+        *come_and_go("A", ("A", 8)), *come_and_go("C", ("C", 16)),
+        *arrive("D", ("C", 12), ("D", 14)), Decode(),
+    ]  # fmt: skip
+    violation = check(play(operations, sizes, reprefill_tail=0)).worst_of("FRESH-DECODE")
+    assert violation is not None
+    assert violation.evidence is not None
+    assert violation.evidence.publisher is not None
+    assert violation.evidence.publisher.request == "C"
+
+
 def test_each_stale_row_is_counted_and_the_first_one_kept() -> None:
     monitor = check(play([*RECYCLED, Decode(), Decode()], reprefill_tail=1))
     # Tail 2 of a window of 4: the query at 18 reads position 15, the query at 19 none.
