@@ -147,8 +147,8 @@ def check(
 
 
 def _told(name: str, outcome: Outcome, facts: list[Fact]) -> list[RenderableType]:
-    table = plain_table("target", "backend", *outcome.statuses)
-    table.add_row(name, outcome.backend, *outcome.statuses.values())
+    table = plain_table("target", "backend", *(i.replace("-", "-\n") for i in outcome.statuses))
+    table.add_row(name.replace(":", ":\n"), outcome.backend, *outcome.statuses.values())
     parts: list[RenderableType] = [table, ""]
     if outcome.engine_error is not None:
         error = outcome.engine_error
