@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from kvproof.fuzz.drivers.process import EngineProcess
@@ -14,7 +16,7 @@ from kvproof.model.monitor import check
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import INVARIANTS
 
-from .conftest import Run
+from .conftest import NO_ENGINES, Run, targets
 
 MOST_OPERATIONS = 8
 """What the shortest stale decode may take; it takes six."""
@@ -30,6 +32,14 @@ def test_the_table_knows_the_target_s_verdicts(target: Target, run: Run) -> None
     cells = compare(run.result, table)
     assert [cell.invariant for cell in cells] == list(INVARIANTS)
     assert [cell for cell in cells if cell.agreement != "as expected"] == []
+
+
+def test_every_target_of_the_table_is_installed() -> None:
+    """A release that is not here would pass its tests by not having any."""
+    if os.environ.get(NO_ENGINES) == "1":
+        pytest.skip(f"{NO_ENGINES}=1 says that no engine is wanted")
+    missing = {entry.target for entry in load_expected()} - {found.name for found in targets()}
+    assert not missing, f"not installed: {', '.join(sorted(missing))}. Run `make engines`."
 
 
 def test_every_witness_is_reached(run: Run) -> None:
