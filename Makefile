@@ -89,7 +89,7 @@ $(VENV)/.files: $(VENV)/.created FORCE
 
 $(VENV)/.installed: $(VENV)/.files constraints.txt pyproject.toml
 	$(INSTALL) pip setuptools
-	$(INSTALL) $(EDITABLE) '.[dev]'
+	$(INSTALL) $(EDITABLE) '.[dev,cvc5]'
 	touch $@
 
 .PHONY: FORCE
