@@ -57,8 +57,9 @@ def prove(
     solver: Annotated[
         Literal["z3", "cvc5"], typer.Option(help="cvc5 checks what z3 proves.")
     ] = "z3",
-    table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Renew the table of theorems in a document.")
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--table", metavar="FILE", help="Renew a document's table of theorems."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,9 +87,9 @@ def prove(
                 )
             except NoSecondSolverError as error:
                 raise EngineError(str(error), fix="pip install 'kvproof[cvc5]'") from error
-    if table is not None:
+    for document in tables or ():
         try:
-            update(table, results)
+            update(document, results)
         except (NoMarkersError, OSError) as error:
             raise EngineError(str(error), fix="name a document that has the markers") from error
     good = all(result.verdict == "as expected" for result in results)

@@ -351,6 +351,21 @@ def _live_never_padding() -> Claim:
     )
 
 
+def _wrapped(*bounds: Fact) -> tuple[Fact, ...]:
+    """A request has gone round its ring twice, and owns the row."""
+    seat = any_seat()
+    return (
+        *sizes(),
+        W >= 3,
+        *bounds,
+        *well_formed(seat),
+        seat.computed >= 2 * S,
+        invariant(seat),
+        seat.cell.own,
+        seat.cell.position >= S,
+    )
+
+
 # R8: the scatter filter
 
 _start, _final = z3.Ints("start final")
@@ -712,6 +727,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("decode reads before it writes", "window one too wide"),
+        witness=lambda: _wrapped(S == W, D == 1),
         source="DeepSeekV4TokenToKVPool.__init__",
     ),
     Theorem(
@@ -743,6 +759,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("stride one short", "verify reads before it writes"),
+        witness=lambda: _wrapped(S == W + D - 1, D >= 3),
         source="0.5.18 on; grouped decode streams of 0.5.23",
     ),
     Theorem(
@@ -796,6 +813,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("accepted tokens one too many", "window one too wide"),
+        witness=lambda: _wrapped(S == W + D - 2, D >= 3, D <= W),
         source="deepseek_v4_backend_hip_radix.py (0.5.15 to 0.5.17)",
     ),
     Theorem(
@@ -835,6 +853,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("scatter keeps one too many", "scatter keeps two too few"),
+        witness=lambda: _wrapped(S == W, D == 1, any_seat().prefilling),
         source="store_swa_into_unified",
     ),
     Theorem(
@@ -895,6 +914,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("rewind one too far", "window one too wide"),
+        witness=lambda: (*_saturated, W >= 3, S > W, _end > 2 * S, _restart == _end - 2),
         source="rings that roll back drafts",
     ),
 )

@@ -764,6 +764,7 @@ THEOREMS: tuple[Theorem, ...] = (
         scope="any number of leases, by induction",
         obligations=(Obligation(name="one lease more", claim=_generation_grows),),
         mutants=("occupancy given twice",),
+        witness=lambda: (z3.Int("newest") >= 2, z3.Int("issued") == 1),
         source="ReqToTokenPool.req_generation (0.5.23)",
     ),
 )  # fmt: skip
