@@ -81,6 +81,8 @@ class Monitor:
     _prompts: dict[str, Prompt] = field(default_factory=dict)
     _former_prompt: Prompt | None = None
     _leases: dict[str, Lease] = field(default_factory=dict)
+    # Kept after the release: a request publishes its answer as it ends.
+    _newest_of: dict[str, Occupancy] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     _pools: Pools | None = None
@@ -203,6 +205,7 @@ class Monitor:
                 )
         self._check_match(fact)
         self._leases[fact.request] = lease
+        self._newest_of[fact.request] = self._occupancy
         self._chunk_start[fact.request] = fact.matched_len
         self._ghost.lease(lease, self._prompts[fact.request])
         if fact.matched_len and self._ghost.stride:
@@ -317,10 +320,8 @@ class Monitor:
         for snapshot in (self._pools, pools):
             for holding in snapshot.holdings if snapshot else ():
                 if any(page_of(FullLoc(loc), size) == page for loc in holding.locs):
-                    lease = self._leases.get(holding.request)
-                    if lease is not None:
-                        return lease.occupancy
-        return self._occupancy
+                    return self._newest_of.get(holding.request, NOBODY)
+        return NOBODY
 
     # Rows
 
@@ -482,11 +483,6 @@ class Monitor:
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
         tokens = token_ids(self._texts, self._prompts[lease.request], 0, reused)
         first_token = tokens[-size:][0]
-        for holding in self._pools.holdings:
-            if holding.request == lease.request and len(holding.locs) >= lease.matched_len:
-                page = page_of(FullLoc(holding.locs[lease.matched_len - 1]), size)
-                publisher = self._publishers.get((page, first_token), NOBODY)
-                return self._ghost.leases.get(publisher)
         pages = {}
         starts: list[tuple[int, ...]] = []
         for node in self._pools.nodes:

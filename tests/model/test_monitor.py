@@ -138,6 +138,20 @@ def test_publisher_is_the_last_one_where_a_page_changes_hands_in_one_operation()
     assert violation.evidence.publisher.request == "C"
 
 
+def test_publisher_of_an_answer_is_who_gave_it_though_others_came_later() -> None:
+    sizes = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
+    operations = [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 6)), Decode(), Decode(), Finish(request="A"),
+        *arrive("C", ("A", 8), ("C", 10)), Decode(),
+    ]  # fmt: skip
+    violation = check(play(operations, sizes, reprefill_tail=0)).worst()
+    assert violation is not None
+    assert violation.evidence is not None
+    assert violation.evidence.reader.matched_len == 8
+    assert violation.evidence.publisher is not None
+    assert violation.evidence.publisher.request == "A"
+
+
 def test_each_stale_row_is_counted_and_the_first_one_kept() -> None:
     monitor = check(play([*RECYCLED, Decode(), Decode()], reprefill_tail=1))
     # Tail 2 of a window of 4: the query at 18 reads position 15, the query at 19 none.
@@ -304,6 +318,36 @@ def test_without_a_cap_none_binds_though_it_would() -> None:
     witnesses = check(play(RECYCLED, reprefill_tail=0)).witnesses
     assert witnesses["cap would bind"] == 1
     assert witnesses[CAP_WITNESS] == 0
+
+
+def test_witnesses_are_counted_once_each_time() -> None:
+    operations = [
+        *RECYCLED, Decode(pad=1), Finish(request="C"), Evict(tokens=3),
+        *arrive("D", ("D", 6), chunk=3), Prefill(request="D"),
+    ]  # fmt: skip
+    assert check(play(operations)).witnesses == {
+        "prefix hit": 1,
+        "cap would bind": 1,
+        "cap bound": 1,
+        "foreign row in window": 1,
+        # C at 14 15 16, and D at 3 4 5 over its chunk boundary.
+        "ring read by prefill": 6,
+        "chunk boundary in window": 3,
+        "ring read by decode": 1,
+        "padded row": 2,
+        # Of A and B the last 4 of 16, of C 14 to 17 and 18, of D 4 and 5.
+        "ring wrapped": 4 + 4 + 4 + 1 + 2,
+        "page evicted": 1,
+    }
+
+
+def test_a_page_counts_as_cached_only_behind_all_pages_before_it() -> None:
+    """C agrees with A from position 4 on, and not before: nothing of it is cached."""
+    sizes = Geometry(window=4, page_size=4, slots=1, pool_tokens=64)
+    operations = [*come_and_go("A", ("A", 12)), *arrive("C", ("C", 4), ("A", 12))]
+    monitor = check(play(operations, sizes))
+    assert monitor.checked["USEFUL"] == 0
+    assert not monitor.violations
 
 
 def test_no_row_is_foreign_in_a_slot_that_nobody_held() -> None:
