@@ -28,6 +28,7 @@ import msgspec
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, cache_root
+from kvproof.kernels.ttir import strip_locations
 
 TARGETS = ("gfx942", "gfx950", "sm_90")
 """GPUs that kernels are compiled for. The first one's code is what is proved."""
@@ -55,20 +56,25 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine's process is asked for.
 
     Attributes:
-        work: ``capture`` code, or ``run`` launches in the interpreter.
+        work: ``capture`` code; ``run`` random launches in the interpreter; ``play`` one launch
+            there on given numbers.
         targets: GPUs to compile for, all the way to machine code; none stops at TTIR.
         edits: mutants to capture besides.
         edit: mutant in place while launches run.
         seeds: one random launch each of every recipe.
         only: recipes to run; all if empty.
+        wrapper: what to play; see `recipes.PLAYS`.
+        numbers: what to play it on.
     """
 
-    work: Literal["capture", "run"]
+    work: Literal["capture", "run", "play"]
     targets: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
     edit: Edit | None = None
     seeds: tuple[int, ...] = (0,)
     only: tuple[str, ...] = ()
+    wrapper: str = ""
+    numbers: dict[str, list[int]] = {}
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,11 +126,12 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mutated(msgspec.Struct, frozen=True, kw_only=True):
-    """The parametric code of a mutant in one recipe, or why it does not compile."""
+    """The code of a mutant in one recipe, as in `Captured`, or why it does not compile."""
 
     edit: Edit
     recipe: str
-    parametric: str
+    ttir: str = ""
+    parametric: str = ""
     error: str = ""
 
 
@@ -160,6 +167,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     captured: tuple[Captured, ...] = ()
     mutated: tuple[Mutated, ...] = ()
     launches: tuple[Launch, ...] = ()
+    numbers: list[int] = []
     error: str = ""
 
 
@@ -173,7 +181,7 @@ def ask(engine: Engine, order: Order) -> Report:
     try:
         done = subprocess.run(
             engine_command(__name__),
-            env=engine_env(engine, interpret=order.work == "run", extra=extra),
+            env=engine_env(engine, interpret=order.work != "capture", extra=extra),
             input=msgspec.json.encode(order),
             capture_output=True,
             timeout=TIMEOUT_S,
@@ -203,9 +211,13 @@ def carry_out(order: Order) -> Report:
     """Do what is asked with this process's engine."""
     from kvproof.kernels.engines import shims  # noqa: PLC0415  # it goes before triton and sglang
 
-    shims.install(rocm_gate=True, interpret=order.work == "run")
+    shims.install(rocm_gate=True, interpret=order.work != "capture")
     family = shims.engine_family()
-    from kvproof.kernels.recipes import recipes_of  # noqa: PLC0415
+    from kvproof.kernels.recipes import PLAYS, recipes_of  # noqa: PLC0415
+
+    if order.work == "play":
+        numbers = PLAYS[order.wrapper](family, order.numbers)
+        return Report(family=family.name, numbers=numbers)
 
     recipes = {
         name: functools.partial(run, family)
@@ -345,15 +357,8 @@ def _compiled(source: Any, options: Any, target: str, proved: str) -> Compiled:
         target=target,
         stages=tuple(kernel.asm),
         bytes=len(kernel.asm[binary]),
-        same_ttir=without_locations(kernel.asm["ttir"]) == without_locations(proved),
+        same_ttir=strip_locations(kernel.asm["ttir"]) == strip_locations(proved),
     )
-
-
-def without_locations(ttir: str) -> str:
-    """The code alone: no source locations, and no hints that only one vendor's compiler reads."""
-    from kvproof.kernels.ttir import strip_locations  # noqa: PLC0415
-
-    return strip_locations(ttir)
 
 
 def _mutated(recipe: str, source: Any, options: Any, edit: Edit) -> Mutated:
@@ -363,12 +368,13 @@ def _mutated(recipe: str, source: Any, options: Any, edit: Edit) -> Mutated:
         function._unsafe_update_src(_edited(original, edit))
         parametric, _ = _parametric(source)
         return Mutated(
-            edit=edit, recipe=recipe, parametric=_ttir(parametric, options, TARGETS[0])
+            edit=edit,
+            recipe=recipe,
+            ttir=_ttir(source, options, TARGETS[0]),
+            parametric=_ttir(parametric, options, TARGETS[0]),
         )
     except Exception as error:  # the mutant is no program; that is its verdict
-        return Mutated(
-            edit=edit, recipe=recipe, parametric="", error=f"{type(error).__name__}: {error}"
-        )
+        return Mutated(edit=edit, recipe=recipe, error=f"{type(error).__name__}: {error}")
     finally:
         function._unsafe_update_src(original)
 

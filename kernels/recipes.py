@@ -8,7 +8,7 @@ backend passes (``layers/attention/deepseek_v4_backend_hip_radix.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kvproof.kernels.catalogue import Family
+from kvproof.kernels.launch import Ring, RingKernels
 
 WINDOW = 128
 """DeepSeek-V4's sliding window."""
@@ -187,6 +188,87 @@ RECIPES: Mapping[str, Recipe] = {
 def recipes_of(family: Family) -> dict[str, Recipe]:
     """The recipes whose wrapper this release has."""
     return {name: run for name, run in RECIPES.items() if name.partition(",")[0] in family.kernels}
+
+
+Numbers = Mapping[str, list[int]]
+
+
+def _ring(window: int, stride: int, slots: Iterable[int]) -> Ring:
+    """A small ring: eight numbers a row."""
+    rows = (max(slots) + 1) * stride
+    return Ring(
+        rows=torch.zeros(rows, 8, dtype=torch.bfloat16), window=window, stride=stride, pages=rows
+    )
+
+
+def _play_scatter(family: Family, numbers: Numbers) -> list[int]:
+    """Rows in which the tokens are found afterwards; -1 for one that is gone."""
+    ring = _ring(numbers["window"][0], numbers["stride"][0], numbers["slots"])
+    marks = torch.arange(1, len(numbers["slots"]) + 1, dtype=torch.bfloat16)
+    RingKernels.of_family(family).scatter(
+        ring,
+        marks[:, None].expand(-1, 8).contiguous(),
+        slots=numbers["slots"],
+        positions=numbers["positions"],
+        final_positions=numbers["finals"],
+    )
+    found = [torch.nonzero(ring.rows[:, 0] == mark).flatten().tolist() for mark in marks]
+    return [rows[0] if rows else -1 for rows in found]
+
+
+def _play_decode(family: Family, numbers: Numbers) -> list[int]:
+    """Rows that the query reads."""
+    ring = _ring(numbers["window"][0], numbers["stride"][0], numbers["slots"])
+    [rows] = RingKernels.of_family(family).decode_rows(
+        ring, slots=numbers["slots"], positions=numbers["positions"]
+    )
+    return rows
+
+
+def _play_verify(family: Family, numbers: Numbers) -> list[int]:
+    """Rows that one group of drafts reads."""
+    group, last = numbers["group"][0], numbers["position"][0]
+    indices, starts, _ = family.launcher("verify streams")(
+        state_slot=torch.tensor(numbers["slot"] * group),
+        positions=torch.arange(last - group + 1, last + 1),
+        hca_len=torch.zeros(group, dtype=torch.int32),
+        hca_page_indices=torch.full((group, 1), -1, dtype=torch.int32),
+        win=numbers["window"][0],
+        ring_stride=numbers["stride"][0],
+        swa_pages=(numbers["slot"][0] + 1) * numbers["stride"][0],
+        num_draft=group,
+        block_q=next(size for size in (1, 2, 4) if size >= group),
+    )
+    rows: list[int] = indices[: int(starts[1])].tolist()
+    return rows
+
+
+def _play_prefill(family: Family, numbers: Numbers) -> list[int]:
+    """Compressed entries of the one query's prefix."""
+    table = torch.tensor([numbers["table"]], dtype=torch.int32)
+    indices, starts, *_ = family.launcher("prefill indices")(
+        compress_ratio=128,
+        state_slot=torch.tensor([0]),
+        positions=torch.tensor([0]),
+        chunk_start=torch.tensor([0]),
+        cu_q=torch.tensor([0]),
+        win=numbers["window"][0],
+        ring_stride=numbers["stride"][0],
+        swa_pages=numbers["swa_pages"][0],
+        c128_page_indices=table,
+        c4_sparse_page_indices=None,
+    )
+    entries: list[int] = indices[: int(starts[1])].tolist()
+    return entries
+
+
+PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
+    "scatter": _play_scatter,
+    "decode": _play_decode,
+    "verify": _play_verify,
+    "prefill": _play_prefill,
+}
+"""Launches on given numbers, for counterexamples."""
 
 
 def lifted(name: str, value: Any) -> bool:

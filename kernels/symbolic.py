@@ -62,7 +62,6 @@ class Step:
     Attributes:
         term: exact result.
         path: condition under which it is computed.
-        decides: a branch or a mask depends on it, so it must hold on the path without any mask.
     """
 
     name: str
@@ -491,9 +490,9 @@ class _Executor:
         if not isinstance(pointer, Pointer) or not isinstance(by, Value):
             raise _unknown(operation, "a pointer that is no argument")
         wide = self.arithmetic.resize(by.term, by.bits, _ADDRESS_BITS)
-        return Pointer(
-            base=pointer.base, offset=pointer.offset + wide, steps=pointer.steps | by.steps
-        )
+        # In one form, so that the same cell of a buffer is the same term wherever it is loaded.
+        offset = z3.simplify(pointer.offset + wide)
+        return Pointer(base=pointer.base, offset=offset, steps=pointer.steps | by.steps)
 
     def _load(
         self, operation: Operation, environment: Environment, path: Term, decided: frozenset[int]
@@ -665,7 +664,7 @@ def at(term: Term, *, of: Run, program: Term = None, lane: Term = None, **others
     return z3.substitute(term, *((one, other) for one, other in pairs if other is not None))
 
 
-def fits(run: Run, accesses: Iterable[Access], arithmetic: Integers) -> list[tuple[Step, Term]]:
+def must_fit(run: Run, accesses: Iterable[Access]) -> list[tuple[Step, Term]]:
     """Computations that the accesses depend on, and when each has to stay in its type.
 
     What a mask or a branch depends on has to on its whole path; an address and a value only where

@@ -1,8 +1,8 @@
-"""K1 to K9: what the real kernels of a release do, proved from their own code for all inputs.
+"""K1 to K10: what the real kernels of a release do, proved from their own code for all inputs.
 
 The rules that a kernel is held against are the specification's functions, called on Z3 terms. What
 the host guarantees of a kernel's inputs are the hypotheses H1 to H8 below; nothing else is assumed
-but the ranges of types. That no computation leaves its type is K9; the others are about numbers.
+but the ranges of types. That no computation leaves its type is K10; the others are about numbers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import z3
 
 from kvproof.kernels.recipes import HEAD_DIM, WINDOW
-from kvproof.kernels.symbolic import Access, Integers, Run, at, fits
+from kvproof.kernels.symbolic import Access, Integers, Run, at, must_fit
 from kvproof.kernels.ttir import UnknownCodeError
+from kvproof.kernels.width import REFERENCE, STRIDE, limits
 from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Term, Theorem, Values
 from kvproof.spec.indices import PADDING_SLOT, Position, RingRow, Slot
 from kvproof.spec.ring import is_padding_row, ring_row
@@ -52,13 +53,15 @@ class Code:
 
     Attributes:
         release: its version.
-        runs: by ``kernel [recipe]``.
+        runs: by ``kernel [recipe]``, with sizes as numbers.
+        shipped: the same with the constants that the release launches with.
         unknown: kernels that were not understood, and what of them.
         play: runs a counterexample on the release; None to only state it.
     """
 
     release: str
     runs: Mapping[str, Run]
+    shipped: Mapping[str, Run]
     unknown: Mapping[str, str]
     play: Play | None = None
 
@@ -74,9 +77,11 @@ class Code:
             raise UnknownCodeError(f"{self.release} launches no {name}")
         return self.runs[name]
 
-    def with_run(self, name: str, run: Run) -> Code:
+    def with_kernel(self, name: str, run: Run, shipped: Run) -> Code:
         """The same release with one kernel replaced, e.g. by a mutant."""
-        return replace(self, runs={**self.runs, name: run}, play=None)
+        return replace(
+            self, runs={**self.runs, name: run}, shipped={**self.shipped, name: shipped}, play=None
+        )
 
 
 SCATTER = "_swa_scatter_kernel [scatter]"
@@ -717,15 +722,18 @@ def _prefill(code: Code) -> Theorem:
                     PLACE >= 0, store.offset < starts(P + 1), store.value == entry + pages,
                     store.value >= pages,
                 ),
-                show={"position": token.position, "chunk_start": token.chunk_start,
-                      "slot": token.slot, "window": win, "place": PLACE},
+                show={"window": win, "place": PLACE, "entry": entry},
             )  # fmt: skip
 
         return claim
 
-    def replay(_values: Values) -> Check:
-        # One hole in front of one page: the smallest table that is not packed.
-        found = _play(code, "prefill table", table=[-1, 5], window=[4], stride=[4], swa_pages=[40])
+    def replay(values: Values) -> Check:
+        # The first query of a request has its compressed entries alone in its prefix.
+        table = [5] * values["place"] + [-1, 5]
+        found = _play(
+            code, "prefill", table=table, window=[values["window"]], stride=[values["window"]],
+            swa_pages=[40],
+        )  # fmt: skip
         broken = isinstance(found, list) and any(0 <= row < 40 for row in found)
         return _check(code, "no ring row among compressed entries", broken, f"entries: {found}")
 
@@ -865,6 +873,7 @@ def _verify(code: Code) -> Theorem | None:
         start, end = decode_reads(Position(token.position), Position(WIN + GROUP - 1))
         given = (
             *_h1_h2(token), P >= 0, run.arguments["ring_stride"] >= 1, WIN >= 1, GROUP >= 1,
+            GROUP <= 4, token.position >= GROUP - 1,  # the first draft has a position too
             WIN + GROUP - 1 <= stores[1].lanes, _lane(store, LANE), tail >= 0,
             tail <= run.arguments["TAIL_W"], run.arguments["TAIL_W"] >= 1,
             run.arguments["swa_pages"] >= 0, starts(P + 1) == starts(P) + tail + end - start,
@@ -1028,47 +1037,35 @@ def _padding(code: Code) -> Theorem:
 
 # --- K10: widths ------------------------------------------------------------------------------
 
-MAX_TOKENS = 1 << 20
-MAX_POSITION = 1 << 30
-MAX_ROWS = (1 << 31) - 1
-"""Sizes within which K10 holds: tokens of a launch, positions, rows of the whole pool."""
 
+def _width(code: Code) -> Theorem:
+    def claim(name: str) -> Callable[[], Claim]:
+        def build() -> Claim:
+            if name in code.unknown:
+                raise UnknownCodeError(f"{name}: {code.unknown[name]}")
+            run = code.shipped[name]
+            fits = [
+                z3.Implies(condition, INTEGERS.in_range(step.term, step.bits))
+                for step, condition in must_fit(run, (*run.loads, *run.stores))
+            ]
+            return Claim(given=limits(run, REFERENCE), then=z3.And(*fits))
 
-def loaded_limits(run: Run, *, rows: Term, tokens: Term, position: Term) -> tuple[Fact, ...]:
-    """What a pool of ``rows`` rows and launches of ``tokens`` tokens mean for all that is loaded.
+        return build
 
-    Every buffer of a kernel holds slots, positions, segment starts, lengths, pages or rows; each
-    kind has a limit. Buffers are told by their names; another name is no limit, and the proof fails.
-    """
-    stride = run.arguments.get("ring_stride", z3.IntVal(WINDOW))
-    facts: list[Fact] = [run.program < tokens, rows >= 1]
-    for load in run.loads:
-        name, value = load.base, load.value
-        if "slot" in name:
-            facts += [value >= 0, (value + 1) * stride <= rows]
-        elif name == "final_pos_ptr" or "pos" in name or "chunk_start" in name:
-            facts += [value >= 0, value < position]
-        elif "indptr" in name:
-            # Capacity: a token's segment has at most a window and a table's width of entries.
-            width = run.arguments.get("Wc", run.arguments.get("TAIL_W", z3.IntVal(0)))
-            facts += [value >= 0, value <= tokens * (2 * WINDOW + width)]
-        elif name == "cu_q_ptr" or "batch_id" in name:
-            facts += [value >= -1, value < tokens]
-        elif name == "loc_ptr" or "page" in name:
-            facts += [value >= -1, value < rows]
-        elif "len" in name:
-            width = run.arguments.get("Wc", run.arguments.get("TAIL_W", z3.IntVal(0)))
-            facts += [value >= 0, value <= width + WINDOW]
-    for name in ("n_rows", "swa_pages"):
-        if name in run.arguments:
-            facts += [run.arguments[name] >= 0]
-            facts += [run.arguments[name] <= (tokens if name == "n_rows" else rows)]
-    return tuple(facts)
-
-
-def _width(code: Code) -> Theorem | None:
-    del code
-    return None
+    sizes = ", ".join(f"{limit:,} {name}" for name, limit in REFERENCE.items())
+    return Theorem(
+        identifier="K10",
+        title="widths",
+        statement="No computation that an address, a mask or a stored value depends on leaves its "
+        f"type with up to {sizes}. The smallest sizes that break a kernel are in the table of "
+        "widths.",
+        scope=f"the constants that the release launches with; a stride of {STRIDE}",
+        obligations=tuple(
+            _proved(name, claim(name)) for name in (*code.shipped, *code.unknown)
+        ),
+        mutants=(),
+        source=f"all kernels of K1 to K9 ({code.release})",
+    )
 
 
 # --- Replays ----------------------------------------------------------------------------------
@@ -1087,5 +1084,3 @@ def _check(code: Code, invariant: str, broken: bool, says: str) -> Check:
 
 
 INTEGERS = Integers()
-
-__all__ = ["ASSUMPTIONS", "Code", "fits", "loaded_limits", "theorems"]
