@@ -1,7 +1,7 @@
 """The Triton code that a release would launch, and what a launch stores, from its own process.
 
-``python -m kvproof.kernels.capture`` runs in an engine's process: one `Order` as JSON on stdin, one
-`Report` in MessagePack on stdout. To capture, the driver of Triton is one that names a GPU and has
+``python -m kvproof.kernels.capture`` runs in an engine's process: an `Order` as JSON a line in, a
+`Report` in MessagePack out, its length before it. To capture, the driver of Triton is one that names a GPU and has
 none, and each launch stops after compilation: the release's wrappers run unchanged, and choose
 signature, constants and specialisation themselves. To run, the kernels go through the interpreter,
 and each launch's arguments are kept from before and after.
@@ -16,6 +16,8 @@ import linecache
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, cache_root
@@ -34,6 +37,9 @@ TARGETS = ("gfx942", "gfx950", "sm_90")
 """GPUs that kernels are compiled for. The first one's code is what is proved."""
 
 TIMEOUT_S = 300.0
+"""Seconds for one order."""
+
+_LENGTH_BYTES = 8
 
 _WAVE = {"gfx942": 64, "gfx950": 64, "sm_90": 32}
 
@@ -171,48 +177,90 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def ask(engine: Engine, order: Order) -> Report:
-    """Have an engine's process carry out an order.
+class KernelProcess:
+    """An engine's process that carries out orders, started when first asked. A context manager.
 
-    Raises:
-        EngineError: the process does not do it; names cause and fix.
+    One that compiles cannot interpret and the other way round, so there are up to two.
     """
-    extra = {"TRITON_CACHE_DIR": str(cache_root() / "triton")}
-    try:
-        done = subprocess.run(
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._running: dict[bool, subprocess.Popen[bytes]] = {}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+
+    def __enter__(self) -> KernelProcess:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.communicate()
+        self._errors.close()
+
+    def ask(self, order: Order) -> Report:
+        """Have an order carried out.
+
+        Raises:
+            EngineError: the process does not do it; names cause and fix.
+        """
+        interpret = order.work != "capture"
+        if interpret not in self._running:
+            self._running[interpret] = self._start(interpret=interpret)
+        process = self._running[interpret]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watchdog = threading.Timer(TIMEOUT_S, process.kill)
+        watchdog.start()
+        try:
+            process.stdin.write(msgspec.json.encode(order) + b"\n")
+            process.stdin.flush()
+            size = int.from_bytes(process.stdout.read(_LENGTH_BYTES), "little")
+            report = msgspec.msgpack.decode(process.stdout.read(size), type=Report)
+        except (BrokenPipeError, msgspec.DecodeError) as error:
+            process.kill()
+            del self._running[interpret]
+            raise EngineError(
+                f"engine {self.engine.name} gave no kernels within {TIMEOUT_S:g} s: "
+                f"{self._last_error()}",
+                fix="run `kvproof engine doctor`",
+            ) from error
+        finally:
+            watchdog.cancel()
+        if report.error:
+            raise EngineError(
+                f"engine {self.engine.name}: {report.error}", fix="run `kvproof engine doctor`"
+            )
+        return report
+
+    def _start(self, *, interpret: bool) -> subprocess.Popen[bytes]:
+        extra = {"TRITON_CACHE_DIR": str(cache_root() / "triton")}
+        return subprocess.Popen(
             engine_command(__name__),
-            env=engine_env(engine, interpret=order.work != "capture", extra=extra),
-            input=msgspec.json.encode(order),
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
+            env=engine_env(self.engine, interpret=interpret, extra=extra),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
         )
-        report = msgspec.msgpack.decode(done.stdout, type=Report)
-    except subprocess.TimeoutExpired as error:
-        raise EngineError(
-            f"engine {engine.name} gave no kernels within {TIMEOUT_S:g} s", fix="try again"
-        ) from error
-    except msgspec.DecodeError as error:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise EngineError(
-            f"engine {engine.name} gave no kernels: {last}", fix="run `kvproof engine doctor`"
-        ) from error
-    if report.error:
-        raise EngineError(
-            f"engine {engine.name}: {report.error}", fix="run `kvproof engine doctor`"
-        )
-    return report
+
+    def _last_error(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
 
 
 # --- In the engine's process ------------------------------------------------------------------
 
 
-def carry_out(order: Order) -> Report:
-    """Do what is asked with this process's engine."""
+@functools.cache
+def _engine(*, interpret: bool) -> Family:
     from kvproof.kernels.engines import shims  # noqa: PLC0415  # it goes before triton and sglang
 
-    shims.install(rocm_gate=True, interpret=order.work != "capture")
-    family = shims.engine_family()
+    shims.install(rocm_gate=True, interpret=interpret)
+    return shims.engine_family()
+
+
+def carry_out(order: Order) -> Report:
+    """Do what is asked with this process's engine."""
+    family = _engine(interpret=order.work != "capture")
     from kvproof.kernels.recipes import PLAYS, recipes_of  # noqa: PLC0415
 
     if order.work == "play":
@@ -464,16 +512,18 @@ def _private_output() -> Iterator[Any]:
 
 
 def main() -> None:
-    """Read an order, carry it out, write the report."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    """Carry out orders until there are no more."""
     with _private_output() as wire:
-        try:
-            importlib.import_module("torch").set_num_threads(1)
-            report = carry_out(order)
-        except Exception as error:  # whatever the engine raises goes to whoever asked
-            traceback.print_exc()
-            report = Report(error=f"{type(error).__name__}: {error}")
-        wire.write(msgspec.msgpack.encode(report))
+        importlib.import_module("torch").set_num_threads(1)
+        for line in sys.stdin.buffer:
+            try:
+                report = carry_out(msgspec.json.decode(line, type=Order))
+            except Exception as error:  # whatever the engine raises goes to whoever asked
+                traceback.print_exc()
+                report = Report(error=f"{type(error).__name__}: {error}")
+            data = msgspec.msgpack.encode(report)
+            wire.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+            wire.flush()
 
 
 if __name__ == "__main__":

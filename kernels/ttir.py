@@ -75,12 +75,13 @@ class Function:
 
 
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
-_DEFINITION = re.compile(r"^(?:(%\w+)(?::(\d+))? = )?\"?([\w.]+)\"?(.*)$")
+_NAME = r"%[\w$.\-]+"
+_DEFINITION = re.compile(rf"^(?:({_NAME})(?::(\d+))? = )?\"?([\w.]+)\"?(.*)$")
 _LABEL = re.compile(r"^(\^bb\d+)(?:\((.*)\))?:")
-_VALUE = re.compile(r"%[\w#]+")
+_VALUE = re.compile(rf"{_NAME}(?:#\d+)?")
 _HEADER = re.compile(r"^tt\.func public @(\w+)\((.*)\)(?: attributes \{.*\})? \{$")
 _FOR = re.compile(
-    r"^(%\w+) = (%\w+) to (%\w+) step (%\w+)(?: iter_args\((.*?)\) -> \(.*?\))?\s*: i\d+ \{$"
+    rf"^({_NAME}) = ({_NAME}) to ({_NAME}) step ({_NAME})(?: iter_args\((.*?)\) -> \(.*?\))?\s*: i\d+ \{{$"
 )
 
 
@@ -204,7 +205,7 @@ class _Reader:
         if match is None:
             raise UnknownCodeError(f"loop of an unknown form at line {line}")
         variable, low, high, step, carried = match.groups()
-        pairs = re.findall(r"(%\w+) = (%[\w#]+)", carried or "")
+        pairs = re.findall(rf"({_NAME}) = ({_NAME}(?:#\d+)?)", carried or "")
         if len(results) == 0 and pairs:
             raise UnknownCodeError(f"loop whose results are dropped at line {line}")
         body, _ = self._operations()

@@ -11,13 +11,12 @@ from kvproof.kernels.capture import (
     Captured,
     Compiled,
     Edit,
+    KernelProcess,
     Launch,
     Mutated,
     Order,
-    ask,
 )
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.kernels.engines.store import Engine
 from kvproof.kernels.evaluate import Comparison, compare
 from kvproof.kernels.symbolic import Bits, Run, execute
 from kvproof.kernels.ttir import UnknownCodeError, parse
@@ -89,7 +88,7 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(
-    engine: Engine,
+    process: KernelProcess,
     *,
     prover: Prover,
     targets: Sequence[str] = (),
@@ -100,7 +99,7 @@ def examine(
     """Prove what a release's kernels do.
 
     Args:
-        engine: from the store.
+        process: of the engine.
         prover: decides the claims.
         targets: GPUs to compile for.
         launches: random launches of each recipe to compare the models with, in the interpreter.
@@ -111,9 +110,10 @@ def examine(
         EngineError: the engine gives no kernels.
     """
     started = time.perf_counter()
+    engine = process.engine
     tell(f"{engine.name}: compiling its kernels")
-    report = ask(engine, Order(work="capture", targets=tuple(targets), edits=tuple(edits)))
-    code = code_of(engine, report.captured)
+    report = process.ask(Order(work="capture", targets=tuple(targets), edits=tuple(edits)))
+    code = code_of(process, report.captured)
     results = []
     for theorem in theorems(code):
         tell(f"{engine.name}: {theorem.identifier} {theorem.title}")
@@ -137,7 +137,7 @@ def examine(
     comparisons: tuple[Comparison, ...] = ()
     if launches:
         tell(f"{engine.name}: {launches} launches of each in the interpreter")
-        seen = ask(engine, Order(work="run", seeds=tuple(range(launches)))).launches
+        seen = process.ask(Order(work="run", seeds=tuple(range(launches)))).launches
         comparisons = tuple(
             compare(run, list(_of(name, seen))) for name, run in code.runs.items()
         )
@@ -166,7 +166,7 @@ def examine(
     )  # fmt: skip
 
 
-def code_of(engine: Engine, captured: Sequence[Captured]) -> Code:
+def code_of(process: KernelProcess, captured: Sequence[Captured]) -> Code:
     """A release's kernels as symbolic runs, and what was not understood."""
     runs: dict[str, Run] = {}
     shipped: dict[str, Run] = {}
@@ -181,11 +181,14 @@ def code_of(engine: Engine, captured: Sequence[Captured]) -> Code:
 
     def play(wrapper: str, numbers: dict[str, list[int]]) -> list[int] | str:
         try:
-            return ask(engine, Order(work="play", wrapper=wrapper, numbers=numbers)).numbers
+            order = Order(work="play", wrapper=wrapper, numbers=numbers)
+            return process.ask(order).numbers
         except EngineError as error:
             return error.cause
 
-    return Code(release=engine.name, runs=runs, shipped=shipped, unknown=unknown, play=play)
+    return Code(
+        release=process.engine.name, runs=runs, shipped=shipped, unknown=unknown, play=play
+    )
 
 
 def _of(name: str, launches: Sequence[Launch]) -> Iterator[Launch]:
