@@ -13,6 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kvproof.cli import kernels
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Options
@@ -57,12 +58,22 @@ def prove(
     table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Renew the table of theorems in a document.")
     ] = None,
+    about_kernels: Annotated[
+        bool, typer.Option("--kernels", help="Prove what the releases' real kernels do instead.")
+    ] = False,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option("--engine", metavar="NAME", help="With --kernels: one engine; repeatable."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Prove the theorems about the specification, and refute their next weaker neighbours.
 
     Exits with 1 if one is not as expected or unknown.
     """
+    if about_kernels:
+        kernels.prove(engine=engine, mutants=mutants, timeout=timeout, seed=seed, as_json=as_json)
+        return
     theorems = _chosen(only)
     prover: Solver = Prover(seed=seed, timeout_s=timeout)
     if solver == "cvc5":
@@ -132,9 +143,7 @@ def _releases(confirm: bool) -> Iterator[Play | None]:
             process.close()
 
 
-def _report(
-    results: Sequence[TheoremResult], seconds: float, *, confirm: bool
-) -> RenderableType:
+def _report(results: Sequence[TheoremResult], seconds: float, *, confirm: bool) -> RenderableType:
     table = plain_table("", "theorem", "scope", "status", "s")
     for result in results:
         style = {"as expected": "green", "unknown": "yellow", "not as expected": "bold red"}
@@ -172,9 +181,7 @@ def _report(
     return Group(*parts)
 
 
-def _mutants(
-    theorems: Sequence[Theorem], prover: Solver, *, as_json: bool, complete: bool
-) -> None:
+def _mutants(theorems: Sequence[Theorem], prover: Solver, *, as_json: bool, complete: bool) -> None:
     found: dict[str, list[Kill]] = {}
     with progress("mutants", lines=False) as report:
         for mutant in MUTANTS:

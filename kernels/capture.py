@@ -1,10 +1,10 @@
 """The Triton code that a release would launch, and what a launch stores, from its own process.
 
 ``python -m kvproof.kernels.capture`` runs in an engine's process: an `Order` as JSON a line in, a
-`Report` in MessagePack out, its length before it. To capture, the driver of Triton is one that names a GPU and has
-none, and each launch stops after compilation: the release's wrappers run unchanged, and choose
-signature, constants and specialisation themselves. To run, the kernels go through the interpreter,
-and each launch's arguments are kept from before and after.
+`Report` in MessagePack out, its length before it. To capture, the driver of Triton is one that
+names a GPU and has none, and each launch stops before compilation: the release's wrappers run
+unchanged, and choose signature, constants and specialisation themselves. To run, the kernels go
+through the interpreter, and each launch's arguments are kept from before and after.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import linecache
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -66,7 +65,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
             there on given numbers.
         targets: GPUs to compile for, all the way to machine code; none stops at TTIR.
         edits: mutants to capture besides.
-        edit: mutant in place while launches run.
         seeds: one random launch each of every recipe.
         only: recipes to run; all if empty.
         wrapper: what to play; see `recipes.PLAYS`.
@@ -76,7 +74,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     work: Literal["capture", "run", "play"]
     targets: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
-    edit: Edit | None = None
     seeds: tuple[int, ...] = (0,)
     only: tuple[str, ...] = ()
     wrapper: str = ""
@@ -278,7 +275,7 @@ def carry_out(order: Order) -> Report:
     return Report(family=family.name, captured=tuple(captured), mutated=tuple(mutated))
 
 
-Runs = dict[str, Callable[[Random], None]]
+Runs: TypeAlias = Mapping[str, Callable[[Random], None]]
 
 
 class _NoGpu:
@@ -323,7 +320,8 @@ def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated
             run(Random(order.seeds[0]))
     finally:
         JITFunction._do_compile = original
-    captured, mutated = [], []
+    captured: list[Captured] = []
+    mutated: list[Mutated] = []
     for recipe, (source, options) in met:
         one = _captured(recipe, source, options, order.targets)
         if one.name in {other.name for other in captured}:
@@ -395,9 +393,7 @@ def _compiled(source: Any, options: Any, target: str, proved: str) -> Compiled:
 
     chosen = {name: getattr(options, name) for name in ("num_warps", "num_stages")}
     try:
-        kernel = triton.compile(
-            source, target=_NoGpu(target).get_current_target(), options=chosen
-        )
+        kernel = triton.compile(source, target=_NoGpu(target).get_current_target(), options=chosen)
     except Exception as error:  # a kernel that does not compile is what is looked for
         return Compiled(target=target, error=f"{type(error).__name__}: {error}".split("\n")[0])
     *_, binary = kernel.asm
@@ -450,10 +446,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         )
         tensors = {k: v for k, v in bound.arguments.items() if isinstance(v, torch.Tensor)}
         before = {name: _array(tensor) for name, tensor in tensors.items()}
-        function = self
-        if order.edit is not None and order.edit.kernel == self.__name__:
-            function = _interpreted(self.fn, order.edit)
-        result = original(function, *args, grid=grid, warmup=warmup, **kwargs)
+        result = original(self, *args, grid=grid, warmup=warmup, **kwargs)
         found.append(
             Launch(
                 recipe=recipe,
@@ -475,22 +468,6 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
     finally:
         InterpretedFunction.run = original
     return found
-
-
-@functools.cache
-def _interpreted(function: Any, edit: Edit) -> Any:
-    """The mutant for the interpreter, which reads a function's source where Python keeps it."""
-    from triton.runtime.interpreter import InterpretedFunction  # noqa: PLC0415
-
-    lines, start = inspect.getsourcelines(function)
-    while not lines[0].startswith("def "):
-        lines, start = lines[1:], start + 1
-    source = _edited("".join(lines), edit)
-    name = f"<mutant of {edit.kernel}: {edit.text} -> {edit.by}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    made: dict[str, Any] = {}
-    exec(compile(source, name, "exec"), function.__globals__, made)
-    return InterpretedFunction(made[function.__name__])
 
 
 def _array(tensor: Any) -> Array:

@@ -165,7 +165,7 @@ FAMILIES = (
             "verify streams": Kernel(
                 launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
                 jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
-            )
+            ),
         },
     ),
     Family(

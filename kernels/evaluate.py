@@ -6,7 +6,7 @@ lanes at once, with loops played round by round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,28 +44,31 @@ class Prediction:
         after: content of each pointer argument.
         cells: cells stored.
         clash: two stores of one launch to one cell, with different values; empty if there is none.
+        outside: a store outside its buffer; empty if there is none.
     """
 
     after: dict[str, np.ndarray]
     cells: int
     clash: str = ""
+    outside: str = ""
 
 
-def compare(run: Run, launches: list[Launch]) -> Comparison:
+def compare(name: str, run: Run, launches: Sequence[Launch]) -> Comparison:
     """Predict each launch and compare all cells of all buffers."""
     cells = 0
     for launch in launches:
         predicted = predict(run, launch)
         cells += predicted.cells
-        difference = predicted.clash or _difference(predicted, launch)
-        if difference:
-            return Comparison(
-                kernel=run.kernel, launches=len(launches), cells=cells, difference=difference
-            )
-    return Comparison(kernel=run.kernel, launches=len(launches), cells=cells)
+        wrong = difference(predicted, launch)
+        if wrong:
+            return Comparison(kernel=name, launches=len(launches), cells=cells, difference=wrong)
+    return Comparison(kernel=name, launches=len(launches), cells=cells)
 
 
-def _difference(predicted: Prediction, launch: Launch) -> str:
+def difference(predicted: Prediction, launch: Launch) -> str:
+    """The first cell that is not as predicted, in a sentence; empty if there is none."""
+    if predicted.outside or predicted.clash:
+        return predicted.outside or predicted.clash
     for name, values in predicted.after.items():
         found = numbers(launch.after[name])
         wrong = np.flatnonzero(found != values)
@@ -96,11 +99,14 @@ def predict(run: Run, launch: Launch) -> Prediction:
     cells, clash = 0, ""
     written: dict[tuple[str, int], int] = {}
     for store in run.stores:
-        for offsets, values in _stored(run, store, memory, known):
+        for offsets, values in _stored(store, memory, known):
             cells += len(offsets)
             for cell, value in zip(offsets.tolist(), values.tolist(), strict=True):
                 if not 0 <= cell < len(after[store.base]):
-                    raise IndexError(f"{run.kernel}: line {store.line} stores outside {store.base}")
+                    return Prediction(
+                        after=after, cells=cells,
+                        outside=f"{run.kernel}: line {store.line} stores outside {store.base}",
+                    )  # fmt: skip
                 if written.setdefault((store.base, cell), value) != value:
                     clash = f"{run.kernel}: two stores to {store.base}[{cell}]"
             after[store.base][offsets] = values
@@ -108,10 +114,10 @@ def predict(run: Run, launch: Launch) -> Prediction:
 
 
 def _stored(
-    run: Run, store: Access, memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
+    store: Access, memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     lanes = {"lane": np.arange(store.lanes, dtype=np.int64)[None, :]}
-    for round_ in _rounds(run, store.path, memory, known):
+    for round_ in _rounds(store.path, memory, known):
         evaluate = evaluator(memory, {**known, **lanes, **round_})
         when, offset, value = np.broadcast_arrays(
             evaluate(store.when), evaluate(store.offset), evaluate(store.value)
@@ -122,7 +128,7 @@ def _stored(
 
 
 def _rounds(
-    run: Run, path: Term, memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
+    path: Term, memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
 ) -> Iterator[dict[str, Numbers]]:
     """The rounds of the one loop that a path is in, until no program takes another."""
     counters = [name for name in constants(path) if name.startswith("round")]
@@ -145,7 +151,7 @@ def _carried(
         if not loop.start:
             continue
         values = [evaluator(memory, known)(start) for start in loop.start]
-        for round_ in _rounds(run, loop.path, memory, known):
+        for round_ in _rounds(loop.path, memory, known):
             inside = {**known, **round_}
             inside |= {str(head): value for head, value in zip(loop.head, values, strict=True)}
             for total in run.reductions:
@@ -176,18 +182,18 @@ _OPERATIONS: Mapping[int, Callable[..., Numbers]] = {
     z3.Z3_OP_SUB: lambda one, *others: one - sum(others[1:], others[0]),
     z3.Z3_OP_MUL: lambda one, *others: one * _product(others),
     z3.Z3_OP_UMINUS: lambda one: -one,
-    z3.Z3_OP_MOD: lambda one, other: np.mod(one, other),
-    z3.Z3_OP_IDIV: lambda one, other: np.floor_divide(one, other),
+    z3.Z3_OP_MOD: np.mod,
+    z3.Z3_OP_IDIV: np.floor_divide,
     z3.Z3_OP_LE: lambda one, other: one <= other,
     z3.Z3_OP_LT: lambda one, other: one < other,
     z3.Z3_OP_GE: lambda one, other: one >= other,
     z3.Z3_OP_GT: lambda one, other: one > other,
     z3.Z3_OP_EQ: lambda one, other: one == other,
-    z3.Z3_OP_ITE: lambda condition, one, other: np.where(condition, one, other),
-    z3.Z3_OP_NOT: lambda one: np.logical_not(one),
+    z3.Z3_OP_ITE: np.where,
+    z3.Z3_OP_NOT: np.logical_not,
     z3.Z3_OP_AND: lambda *each: np.logical_and.reduce(np.broadcast_arrays(*each)),
     z3.Z3_OP_OR: lambda *each: np.logical_or.reduce(np.broadcast_arrays(*each)),
-    z3.Z3_OP_XOR: lambda one, other: np.logical_xor(one, other),
+    z3.Z3_OP_XOR: np.logical_xor,
     z3.Z3_OP_TRUE: lambda: np.array(True),
     z3.Z3_OP_FALSE: lambda: np.array(False),
 }

@@ -125,7 +125,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reduction:
-    """A sum over all lanes: ``result`` stands for the sum of ``element`` at lanes 0 to ``lanes``."""
+    """A sum: ``result`` stands for that of ``element`` over ``lanes`` lanes."""
 
     element: Term
     lanes: int
@@ -590,9 +590,7 @@ class _Executor:
             operation.regions, (condition.term, z3.Not(condition.term)), strict=True
         ):
             inside = dict(environment)
-            last = self._operations(
-                region, inside, z3.And(path, side), decided | condition.steps
-            )
+            last = self._operations(region, inside, z3.And(path, side), decided | condition.steps)
             sides.append([_value(inside, name) for name in last.operands])
         return [
             Value(
@@ -603,9 +601,7 @@ class _Executor:
             for one, other in zip(*sides, strict=True)
         ]
 
-    def _reduced(
-        self, operation: Operation, taken: Sequence[Value | Pointer], path: Term
-    ) -> Value:
+    def _reduced(self, operation: Operation, taken: Sequence[Value | Pointer], path: Term) -> Value:
         [element] = taken
         assert isinstance(element, Value)
         result = self._unknown("sum", element.bits)

@@ -81,7 +81,8 @@ _LABEL = re.compile(r"^(\^bb\d+)(?:\((.*)\))?:")
 _VALUE = re.compile(rf"{_NAME}(?:#\d+)?")
 _HEADER = re.compile(r"^tt\.func public @(\w+)\((.*)\)(?: attributes \{.*\})? \{$")
 _FOR = re.compile(
-    rf"^({_NAME}) = ({_NAME}) to ({_NAME}) step ({_NAME})(?: iter_args\((.*?)\) -> \(.*?\))?\s*: i\d+ \{{$"
+    rf"^({_NAME}) = ({_NAME}) to ({_NAME}) step ({_NAME})"
+    r"(?: iter_args\((.*?)\) -> \(.*?\))?\s*: i\d+ \{$"
 )
 
 
@@ -105,7 +106,7 @@ def _cut_locations(line: str) -> tuple[str, str]:
     last = ""
     while (start := line.find(" loc(")) >= 0:
         depth, end = 0, start
-        for end in range(start, len(line)):  # noqa: B007  # where the parenthesis closes
+        for end in range(start, len(line)):  # where the parenthesis closes
             depth += {"(": 1, ")": -1}.get(line[end], 0)
             if depth == 0 and line[end] == ")":
                 break
@@ -156,7 +157,7 @@ class _Reader:
 
     def _operations(self) -> tuple[tuple[Operation, ...], str]:
         """Operations up to the end of a block, and the line that ends it."""
-        found = []
+        found: list[Operation] = []
         while True:
             line, location = self._next()
             if line.startswith("}") or _LABEL.match(line):
@@ -214,9 +215,7 @@ class _Reader:
             results=results,
             operands=(low, high, step, *(start for _, start in pairs)),
             line=line,
-            regions=(
-                Block(arguments=(variable, *(name for name, _ in pairs)), operations=body),
-            ),
+            regions=(Block(arguments=(variable, *(name for name, _ in pairs)), operations=body),),
         )
 
     def _conditional(self, rest: str, results: tuple[str, ...], line: int) -> Operation:

@@ -17,7 +17,7 @@ from kvproof.kernels.capture import (
     Order,
 )
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.kernels.evaluate import Comparison, compare
+from kvproof.kernels.evaluate import Comparison, compare, difference, predict
 from kvproof.kernels.symbolic import Bits, Run, execute
 from kvproof.kernels.ttir import UnknownCodeError, parse
 from kvproof.kernels.width import REFERENCE, Breaking, smallest_breaking
@@ -51,8 +51,8 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         killed_by: ``theorem: obligation`` of the first that turned out otherwise; empty if none.
         seconds: of the proofs up to that.
-        launches: random launches up to the first whose stores differ from the original's model;
-            None if none of ``tried`` does.
+        launches: random launches up to the first that stores something else than the original
+            did, by the mutant's model; None if none of ``tried`` does.
     """
 
     edit: Edit
@@ -135,18 +135,19 @@ def examine(
         for size in REFERENCE
     )
     comparisons: tuple[Comparison, ...] = ()
+    seen: tuple[Launch, ...] = ()
     if launches:
         tell(f"{engine.name}: {launches} launches of each in the interpreter")
         seen = process.ask(Order(work="run", seeds=tuple(range(launches)))).launches
         comparisons = tuple(
-            compare(run, list(_of(name, seen))) for name, run in code.runs.items()
+            compare(name, run, list(_of(name, seen))) for name, run in code.runs.items()
         )
     mutants = []
     for edit in edits:
         found = [one for one in report.mutated if one.edit == edit]
         if found:  # the release has the kernel
             tell(f"{engine.name}: mutant {edit.text} -> {edit.by}")
-            mutants.append(_judge(code, edit, found, prover))
+            mutants.append(_judge(code, edit, found, prover, seen))
     return KernelReport(
         release=engine.name,
         family=report.family,
@@ -186,36 +187,47 @@ def code_of(process: KernelProcess, captured: Sequence[Captured]) -> Code:
         except EngineError as error:
             return error.cause
 
-    return Code(
-        release=process.engine.name, runs=runs, shipped=shipped, unknown=unknown, play=play
-    )
+    return Code(release=process.engine.name, runs=runs, shipped=shipped, unknown=unknown, play=play)
 
 
 def _of(name: str, launches: Sequence[Launch]) -> Iterator[Launch]:
     return (one for one in launches if name == f"{one.kernel} [{one.recipe}]")
 
 
-def _judge(code: Code, edit: Edit, found: Sequence[Mutated], prover: Prover) -> MutantResult:
-    """Whether a theorem notices a mutant; an unknown and an abstention are no kills."""
+def _judge(
+    code: Code, edit: Edit, found: Sequence[Mutated], prover: Prover, seen: Sequence[Launch]
+) -> MutantResult:
+    """Whether a theorem notices a mutant, and whether random launches do.
+
+    An unknown and an abstention are no kills.
+    """
     started = time.perf_counter()
-    why = []
+    runs: dict[str, Run] = {}
+    why, killed = [], ""
     for one in found:
         name = f"{edit.kernel} [{one.recipe}]"
         try:
             if one.error:
                 raise UnknownCodeError(one.error)
-            mutated = code.with_kernel(
-                name, execute(parse(one.parametric)), execute(parse(one.ttir))
-            )
-            killed = _killer(code, mutated, prover)
+            runs[name] = execute(parse(one.parametric))
+            mutated = code.with_kernel(name, runs[name], execute(parse(one.ttir)))
+            killed = killed or _killer(code, mutated, prover)
         except UnknownCodeError as error:
             why.append(f"{name}: {error}")
-            continue
-        if killed:
-            return MutantResult(
-                edit=edit, killed_by=killed, seconds=time.perf_counter() - started
-            )
-    return MutantResult(edit=edit, why="; ".join(why), seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    tried = [
+        bool(difference(predict(runs[name], launch), launch))
+        for name in runs
+        for launch in _of(name, seen)
+    ]
+    return MutantResult(
+        edit=edit,
+        killed_by=killed,
+        why="; ".join(why),
+        seconds=seconds,
+        launches=tried.index(True) + 1 if True in tried else None,
+        tried=len(tried),
+    )
 
 
 def _killer(code: Code, mutated: Code, prover: Prover) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import z3
 
+from kvproof.kernels.evaluate import constants
 from kvproof.kernels.recipes import HEAD_DIM, WINDOW
 from kvproof.kernels.symbolic import Access, Integers, Run, at, must_fit
 from kvproof.kernels.ttir import UnknownCodeError
@@ -26,6 +27,18 @@ from kvproof.spec.window import (
     scatter_keeps,
     window_start,
 )
+
+P, Q = z3.Ints("program q")
+"""Two programs of a launch."""
+
+LANE, MORE = z3.Ints("lane lane_q")
+"""Two lanes."""
+
+PLACE, COUNT, DONE, TOKENS = z3.Ints("place count done tokens")
+"""A place in a segment, a number of pages, where a loop leaves off, a number of tokens."""
+
+WIN, GROUP = z3.Ints("window group")
+"""Window and size of a group of drafts, where the kernel is not told."""
 
 Play = Callable[[str, dict[str, list[int]]], list[int] | str]
 """Launches a wrapper of the release on given numbers; what came out, or why nothing did."""
@@ -131,7 +144,9 @@ def _lane(access: Access, lane: Term) -> Fact:
 
 
 def _fixed(run: Run, **sizes: int) -> Run:
-    """The run with some of its sizes fixed."""
+    """The run with some of its sizes fixed; a kernel with loops has none to fix."""
+    if run.loops:
+        raise UnknownCodeError(f"{run.kernel} has a loop")
     known = {name: z3.IntVal(value) for name, value in sizes.items()}
 
     def fix(term: Term) -> Term:
@@ -148,9 +163,7 @@ def _fixed(run: Run, **sizes: int) -> Run:
         facts=tuple(fix(fact) for fact in run.facts),
         loads=tuple(access(one) for one in run.loads),
         stores=tuple(access(one) for one in run.stores),
-        steps=tuple(
-            replace(step, term=fix(step.term), path=fix(step.path)) for step in run.steps
-        ),
+        steps=tuple(replace(step, term=fix(step.term), path=fix(step.path)) for step in run.steps),
     )
 
 
@@ -193,8 +206,6 @@ def _h6(one: _Token, other: _Token) -> Fact:
 
 
 def _scatter(code: Code) -> Theorem:
-    P, Q, LANE, MORE = z3.Ints("program q lane lane_q")
-
     def parts() -> tuple[Run, Access, Term, Term]:
         run = _fixed(code.run(SCATTER), D=HEAD_DIM)
         return run, _only(run, "unified_ptr"), run.arguments["win"], run.arguments["ring_stride"]
@@ -229,7 +240,7 @@ def _scatter(code: Code) -> Theorem:
         keeps = scatter_keeps(Position(token.position), Position(token.final), win)
         return Claim(
             given=(*_h1_h2(token), win >= 1, stride >= 1, P >= 0, _lane(store, LANE)),
-            then=store.when == z3.And(P < run.arguments["n_rows"], keeps),
+            then=store.when == z3.And(run.arguments["n_rows"] > P, keeps),
         )
 
     def source() -> Claim:
@@ -307,8 +318,6 @@ def _decode_token(run: Run, program: Term) -> _Token:
 
 
 def _decode(code: Code) -> Theorem:
-    P, LANE, MORE, PLACE, COUNT = z3.Ints("program lane lane_q place tokens")
-
     def parts(stream: str) -> tuple[Run, Access, _Token, tuple[Fact, ...], Term, Term]:
         run = code.run(DECODE)
         store = _only(run, f"{stream}_indices_ptr")
@@ -328,7 +337,7 @@ def _decode(code: Code) -> Theorem:
             return Claim(
                 given=(*given, _lane(store, LANE)),
                 then=z3.And(
-                    store.when == (LANE < end - start),
+                    store.when == (end - start > LANE),
                     z3.Implies(store.when, store.value == row),
                     end - start <= store.lanes,
                 ),
@@ -370,9 +379,9 @@ def _decode(code: Code) -> Theorem:
         return Claim(
             given=(
                 *given, _lane(store, LANE), store.when, starts(P) >= 0, starts(P) <= P * win,
-                P < COUNT,
+                P < TOKENS,
             ),
-            then=z3.And(store.offset >= 0, store.offset < COUNT * win),
+            then=z3.And(store.offset >= 0, store.offset < TOKENS * win),
         )  # fmt: skip
 
     def distinct(spare: int) -> Callable[[], Claim]:
@@ -430,8 +439,6 @@ def _decode(code: Code) -> Theorem:
 
 
 def _agreement(code: Code) -> Theorem:
-    P, Q, LANE, MORE, AT = z3.Ints("program q lane lane_q at")
-
     def writer(stride: Term) -> tuple[_Token, Term, tuple[Fact, ...]]:
         """A stored cell's row, as ``(cell - lane) = row * 512``."""
         run = _fixed(code.run(SCATTER), D=HEAD_DIM)
@@ -469,13 +476,11 @@ def _agreement(code: Code) -> Theorem:
         win, stride = run.arguments["win"], run.arguments["ring_stride"]
         own, cell, written = writer(stride)
         place = store.offset - run.memory["pre_indptr_ptr"](P)
-        start, _ = prefill_ring_reads(
-            Position(token.position), Position(token.chunk_start), win
-        )
+        start, _ = prefill_ring_reads(Position(token.position), Position(token.chunk_start), win)
         return Claim(
             given=(
                 *written, *_h1_h2(token), win >= 1, _lane(store, LANE), P >= 0, store.when,
-                own.slot == token.slot, AT == place, own.position == start + AT,
+                own.slot == token.slot, place == PLACE, own.position == start + PLACE,
             ),
             then=cell == store.value * HEAD_DIM,
         )  # fmt: skip
@@ -514,20 +519,7 @@ def _prefill_counts(token: _Token, win: Term) -> tuple[Term, Term]:
     return maximum(end - start, 0), token.position - first + 1
 
 
-def _front_packed(page: Callable[[Term], Term], base: Term, count: Term, width: Term) -> Fact:
-    """H7, for the table's row that starts at ``base``."""
-    at_ = z3.Int("j")
-    return z3.And(
-        count >= 0, count <= width,
-        z3.ForAll(
-            [at_], z3.Implies(z3.And(at_ >= 0, at_ < width), (page(base + at_) >= 0) == (at_ < count))
-        ),
-    )  # fmt: skip
-
-
 def _lengths(code: Code) -> Theorem:
-    P, LANE, COUNT, DONE = z3.Ints("program lane pages done")
-
     def plain(name: str) -> tuple[Run, Term, Term, tuple[Fact, ...]]:
         run = code.run(name)
         token, win = _prefill_token(run, P), run.arguments["win"]
@@ -548,9 +540,7 @@ def _lengths(code: Code) -> Theorem:
     def prefix() -> Claim:
         run, ring, _, given = plain(LENGTHS)
         store = _only(run, "prefix_len_ptr")
-        return Claim(
-            given=given, then=z3.And(store.when, store.offset == P, store.value == ring)
-        )
+        return Claim(given=given, then=z3.And(store.when, store.offset == P, store.value == ring))
 
     def summed() -> tuple[Run, Term, Callable[[Term], Term], tuple[Fact, ...]]:
         """The run, the width, the closed form of the count so far, and facts."""
@@ -567,7 +557,7 @@ def _lengths(code: Code) -> Theorem:
         packed = (page(P * width + place) >= 0) == (place < COUNT)  # H7 at this entry
         return Claim(
             given=(
-                *given, total.path, LANE >= 0, LANE < total.lanes, COUNT <= width,
+                *given, total.path, LANE >= 0, total.lanes > LANE, width >= COUNT,
                 z3.Implies(z3.And(place >= 0, place < width), packed),
             ),
             then=total.element == so_far(place + 1) - so_far(place),
@@ -598,7 +588,7 @@ def _lengths(code: Code) -> Theorem:
         store = _only(run, "prefix_len_ptr")
         return Claim(
             # The loop leaves off at DONE, the first multiple of its step past the width.
-            given=(*given, COUNT <= width, width >= 1, DONE >= width,
+            given=(*given, width >= COUNT, width >= 1, width <= DONE,
                    loop.result[0] == so_far(DONE)),
             then=z3.And(
                 loop.high == width, store.when, store.offset == P, store.value == ring + COUNT
@@ -630,8 +620,6 @@ def _lengths(code: Code) -> Theorem:
 
 
 def _prefill(code: Code) -> Theorem:
-    P, LANE, PLACE = z3.Ints("program lane place")
-
     def parts(
         name: str, base: str, which: int
     ) -> tuple[Run, Access, _Token, tuple[Fact, ...], Term, Term]:
@@ -657,8 +645,8 @@ def _prefill(code: Code) -> Theorem:
             base = run.memory["pre_indptr_ptr"](P)
             row = ring_row(Slot(token.slot), Position(start + PLACE), stride)
             return Claim(
-                given=(*given, store.when, PLACE == store.offset - base),
-                then=z3.And(PLACE >= 0, PLACE < count, store.value == row),
+                given=(*given, store.when, store.offset - base == PLACE),
+                then=z3.And(PLACE >= 0, count > PLACE, store.value == row),
             )
 
         return claim
@@ -671,8 +659,8 @@ def _prefill(code: Code) -> Theorem:
             base, row = run.memory["ext_indptr_ptr"](P), run.memory["cu_q_ptr"](P)
             due = row + first - token.chunk_start + PLACE
             return Claim(
-                given=(*given, store.when, PLACE == store.offset - base),
-                then=z3.And(PLACE >= 0, PLACE < count, store.value == due),
+                given=(*given, store.when, store.offset - base == PLACE),
+                then=z3.And(PLACE >= 0, count > PLACE, store.value == due),
             )
 
         return claim
@@ -689,16 +677,14 @@ def _prefill(code: Code) -> Theorem:
                 first += ring_count
                 count = run.memory[starts](P + 1) - first
             lanes = store.lanes
-            rounds = [
-                name for name in _numbers(store.path) if name.startswith("round")
-            ]
+            rounds = [name for name in constants(store.path) if name.startswith("round")]
             reach = [(z3.Int("lane"), PLACE % lanes)]
             reach += [(z3.Int(each), PLACE / lanes) for each in rounds]
             there = z3.substitute(z3.And(store.when, store.offset == first + PLACE), *reach)
             kept = [z3.substitute(fact, *reach) for fact in given]
             limit = () if which == 0 else (count <= run.arguments["Wc"],)
             return Claim(
-                given=(*kept, *limit, PLACE >= 0, PLACE < count,
+                given=(*kept, *limit, PLACE >= 0, count > PLACE,
                        *(() if rounds else (count <= lanes,))),
                 then=there,
             )  # fmt: skip
@@ -715,7 +701,7 @@ def _prefill(code: Code) -> Theorem:
             total = starts(P + 1) - starts(P) - count
             return Claim(
                 given=(
-                    *given, store.when, PLACE == store.offset - starts(P) - count, pages >= 0,
+                    *given, store.when, store.offset - starts(P) - count == PLACE, pages >= 0,
                     total <= width, *((entry >= 0,) if packed else (entry >= -1,)),
                 ),
                 then=z3.And(
@@ -775,18 +761,10 @@ def _short(name: str) -> str:
     return "compressed" if "compressed" in name else "plain"
 
 
-def _numbers(term: Term) -> set[str]:
-    from kvproof.kernels.evaluate import constants  # noqa: PLC0415
-
-    return constants(term)
-
-
 # --- K6: compressed tail ----------------------------------------------------------------------
 
 
 def _tail(code: Code) -> Theorem:
-    P, LANE, PLACE = z3.Ints("program lane place")
-
     def parts() -> tuple[Run, Access, Term, Term, Term, tuple[Fact, ...]]:
         run = code.run(TAIL)
         store = _only(run, "indices_ptr")
@@ -803,9 +781,9 @@ def _tail(code: Code) -> Theorem:
         page, pages = run.memory["page_idx_ptr"], run.arguments["swa_pages"]
         entry = page(P * width + PLACE)
         return Claim(
-            given=(*given, store.when, PLACE == store.offset - first),
+            given=(*given, store.when, store.offset - first == PLACE),
             then=z3.And(
-                PLACE >= 0, PLACE < count,
+                PLACE >= 0, count > PLACE,
                 store.value == z3.If(entry >= 0, entry + pages, -1),
                 z3.Or(store.value == -1, store.value >= pages),
             ),
@@ -827,12 +805,12 @@ def _tail(code: Code) -> Theorem:
         reach = [(LANE, PLACE % store.lanes)]
         reach += [
             (z3.Int(each), PLACE / store.lanes)
-            for each in _numbers(store.path)
+            for each in constants(store.path)
             if each.startswith("round")
         ]
         return Claim(
             given=(
-                *(z3.substitute(fact, *reach) for fact in given), PLACE >= 0, PLACE < count,
+                *(z3.substitute(fact, *reach) for fact in given), PLACE >= 0, count > PLACE,
             ),
             then=z3.substitute(z3.And(store.when, store.offset == first + PLACE), *reach),
         )  # fmt: skip
@@ -842,7 +820,7 @@ def _tail(code: Code) -> Theorem:
         title="the compressed tail of decode",
         statement="Behind a token's ring rows stand exactly its compressed entries, each the page "
         "behind the ring or -1, never a ring row.",
-        scope="all lengths, table widths, pools; H4, H5, and no more entries than the table is wide",
+        scope="all lengths, table widths, pools; H4, H5, H7 (no more entries than the row is wide)",
         obligations=(
             _proved("entries", entries),
             _proved("within its segment", within),
@@ -859,7 +837,6 @@ def _tail(code: Code) -> Theorem:
 def _verify(code: Code) -> Theorem | None:
     if VERIFY not in code.runs and VERIFY not in code.unknown:
         return None
-    P, LANE, MORE, PLACE, WIN, GROUP = z3.Ints("program lane lane_q place window group")
 
     def parts(which: int) -> tuple[Run, Access, _Token, Term, tuple[Fact, ...]]:
         run = code.run(VERIFY)
@@ -874,7 +851,7 @@ def _verify(code: Code) -> Theorem | None:
         given = (
             *_h1_h2(token), P >= 0, run.arguments["ring_stride"] >= 1, WIN >= 1, GROUP >= 1,
             GROUP <= 4, token.position >= GROUP - 1,  # the first draft has a position too
-            WIN + GROUP - 1 <= stores[1].lanes, _lane(store, LANE), tail >= 0,
+            stores[1].lanes >= WIN + GROUP - 1, _lane(store, LANE), tail >= 0,
             tail <= run.arguments["TAIL_W"], run.arguments["TAIL_W"] >= 1,
             run.arguments["swa_pages"] >= 0, starts(P + 1) == starts(P) + tail + end - start,
         )  # fmt: skip
@@ -883,13 +860,11 @@ def _verify(code: Code) -> Theorem | None:
     def exact() -> Claim:
         run, store, token, first, given = parts(1)
         start, end = decode_reads(Position(token.position), Position(WIN + GROUP - 1))
-        row = ring_row(
-            Slot(token.slot), Position(start + LANE), run.arguments["ring_stride"]
-        )
+        row = ring_row(Slot(token.slot), Position(start + LANE), run.arguments["ring_stride"])
         return Claim(
             given=given,
             then=z3.And(
-                store.when == (LANE < end - start), store.offset == first + LANE,
+                store.when == (end - start > LANE), store.offset == first + LANE,
                 z3.Implies(store.when, store.value == row),
                 z3.Implies(store.when, store.offset < run.memory["indptr_ptr"](P + 1)),
             ),
@@ -900,10 +875,8 @@ def _verify(code: Code) -> Theorem | None:
         entry = run.memory["tail_page_ptr"](P * run.arguments["TAIL_W"] + PLACE)
         due = z3.If(entry >= 0, entry + run.arguments["swa_pages"], -1)
         return Claim(
-            given=(*given, store.when, PLACE == store.offset - first),
-            then=z3.And(
-                PLACE >= 0, PLACE < run.memory["tail_len_ptr"](P), store.value == due
-            ),
+            given=(*given, store.when, store.offset - first == PLACE),
+            then=z3.And(PLACE >= 0, run.memory["tail_len_ptr"](P) > PLACE, store.value == due),
         )
 
     def distinct(spare: int) -> Callable[[], Claim]:
@@ -958,7 +931,6 @@ def _verify(code: Code) -> Theorem | None:
 def _scatter_loc(code: Code) -> Theorem | None:
     if SCATTER_LOC not in code.runs and SCATTER_LOC not in code.unknown:
         return None
-    P, LANE = z3.Ints("program lane")
 
     def claim() -> Claim:
         run = _fixed(code.run(SCATTER_LOC), D=HEAD_DIM)
@@ -966,11 +938,9 @@ def _scatter_loc(code: Code) -> Theorem | None:
         return Claim(
             given=(P >= 0, _lane(store, LANE)),
             then=z3.And(
-                store.when == z3.And(P < run.arguments["n_rows"], row >= 0),
+                store.when == z3.And(run.arguments["n_rows"] > P, row >= 0),
                 store.offset == row * HEAD_DIM + LANE,
-                z3.Implies(
-                    store.when, store.value == run.memory["kv_ptr"](P * HEAD_DIM + LANE)
-                ),
+                z3.Implies(store.when, store.value == run.memory["kv_ptr"](P * HEAD_DIM + LANE)),
             ),
         )
 
@@ -987,8 +957,6 @@ def _scatter_loc(code: Code) -> Theorem | None:
 
 
 def _padding(code: Code) -> Theorem:
-    P, LANE = z3.Ints("program lane")
-
     def scatter() -> Claim:
         run = _fixed(code.run(SCATTER), D=HEAD_DIM)
         store, token = _only(run, "unified_ptr"), _scatter_token(run, P)
@@ -1060,9 +1028,7 @@ def _width(code: Code) -> Theorem:
         f"type with up to {sizes}. The smallest sizes that break a kernel are in the table of "
         "widths.",
         scope=f"the constants that the release launches with; a stride of {STRIDE}",
-        obligations=tuple(
-            _proved(name, claim(name)) for name in (*code.shipped, *code.unknown)
-        ),
+        obligations=tuple(_proved(name, claim(name)) for name in (*code.shipped, *code.unknown)),
         mutants=(),
         source=f"all kernels of K1 to K9 ({code.release})",
     )
