@@ -138,12 +138,12 @@ def _report(report: KernelReport) -> RenderableType:
         verdict = one.difference or f"{one.cells:,} cells of {one.launches} launches as predicted"
         parts.append(Text(f"{one.kernel}: {verdict}", style="red" if one.difference else ""))
     sizes = ", ".join(f"{limit:,} {name}" for name, limit in REFERENCE.items())
-    widths = plain_table("breaks first at", "line", "bits", "where it wraps")
+    widths = plain_table("kernel", "breaks first at", "line", "where it wraps")
     for width in report.widths:
         if width.smallest is not None:
             widths.add_row(
-                f"{width.kernel}: {width.smallest:,} {width.size}", str(width.line),
-                str(width.bits), width.wraps or "a step that later steps undo",
+                width.kernel, f"{width.smallest:,} {width.size}", str(width.line),
+                width.wraps or "a step that later steps undo",
             )  # fmt: skip
     parts += [Text(""), Text(f"widths; the other sizes being at most {sizes}"), widths]
     if report.mutants:

@@ -183,12 +183,16 @@ class KernelProcess:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._running: dict[bool, subprocess.Popen[bytes]] = {}
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close
 
     def __enter__(self) -> KernelProcess:
         return self
 
     def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
         for process in self._running.values():
             process.kill()
             process.communicate()

@@ -23,7 +23,7 @@ WINDOW = 128
 
 HEAD_DIM = 512
 _PAGES = 4096
-_COMPRESSED = 2048
+COMPRESSED = 2048
 """Width of a compressed page table: two rounds of the kernels' loop over it."""
 
 _DRAFT_TOKENS = 4
@@ -82,9 +82,9 @@ def _chunks(dice: Random, sizes: _Sizes, *, longest: int) -> _Batch:
 
 
 def _page_table(dice: Random, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[rows, _COMPRESSED]`` int32, pages first and -1 after them; and how many pages, int32."""
-    lengths = [dice.choice((0, dice.randint(0, 40), _COMPRESSED)) for _ in range(rows)]
-    table = torch.full((rows, _COMPRESSED), -1, dtype=torch.int32)
+    """``[rows, COMPRESSED]`` int32, pages first and -1 after them; and how many pages, int32."""
+    lengths = [dice.choice((0, dice.randint(0, 40), COMPRESSED)) for _ in range(rows)]
+    table = torch.full((rows, COMPRESSED), -1, dtype=torch.int32)
     for row, length in enumerate(lengths):
         table[row, :length] = torch.tensor([dice.randrange(_PAGES) for _ in range(length)])
     return table, torch.tensor(lengths, dtype=torch.int32)

@@ -417,8 +417,6 @@ class _Executor:
             return (self._constant(operation),)
         taken = [environment[operand] for operand in operation.operands]
         if name in ("tt.splat", "tt.broadcast"):
-            if name == "tt.broadcast" and "x1x" in operation.type:
-                raise _unknown(operation, "a tensor of more than one dimension")
             return taken
         if name == "tt.addptr":
             return (self._moved(taken, operation),)
@@ -505,7 +503,9 @@ class _Executor:
         when, because = path, decided
         if mask is not None:
             if other is None:  # Triton leaves open what a masked lane gets
-                other = Value(term=self._unknown("undefined", bits), bits=bits)
+                self.fresh += 1
+                undefined = self.arithmetic.memory(f"undefined{self.fresh}", bits)
+                other = Value(term=undefined(pointer.offset), bits=bits)
             when, because = z3.And(path, mask.term), decided | mask.steps
             steps |= other.steps | mask.steps
         self.loads.append(
@@ -626,9 +626,7 @@ def _element(kind: str) -> str:
     """Type of a tensor's elements, or of a number."""
     kind = kind.strip()
     if kind.startswith("tensor<"):
-        size, _, kind = kind[7:-1].partition("x")
-        if not size.isdigit() or kind.split("x")[0].isdigit():
-            raise UnknownCodeError(f"a tensor of more than one dimension: {size}x{kind}")
+        _, _, kind = kind[7:-1].partition("x")
     return kind
 
 
@@ -654,7 +652,13 @@ def _unknown(operation: Operation, what: str) -> UnknownCodeError:
 
 
 def at(term: Term, *, of: Run, program: Term = None, lane: Term = None, **others: Term) -> Term:
-    """A term of a run for another program or lane, or with numbers in place of arguments."""
+    """A term of a run for another program or lane, or with numbers in place of arguments.
+
+    Raises:
+        UnknownCodeError: another program of a kernel with loops, whose unknowns are the first's.
+    """
+    if program is not None and not program.eq(of.program) and of.loops:
+        raise UnknownCodeError(f"two programs of {of.kernel}, which has loops")
     pairs = [(of.program, program), (of.lane, lane)]
     pairs += [(of.arguments[name], value) for name, value in others.items()]
     return z3.substitute(term, *((one, other) for one, other in pairs if other is not None))

@@ -77,6 +77,7 @@ class Function:
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _NAME = r"%[\w$.\-]+"
 _DEFINITION = re.compile(rf"^(?:({_NAME})(?::(\d+))? = )?\"?([\w.]+)\"?(.*)$")
+_NOT_FLAT = re.compile(r"tensor<\d+x\d+x")
 _LABEL = re.compile(r"^(\^bb\d+)(?:\((.*)\))?:")
 _VALUE = re.compile(rf"{_NAME}(?:#\d+)?")
 _HEADER = re.compile(r"^tt\.func public @(\w+)\((.*)\)(?: attributes \{.*\})? \{$")
@@ -170,6 +171,10 @@ class _Reader:
         if match is None or match[3] not in KNOWN:
             what = match[3] if match else line
             raise UnknownCodeError(f"operation {what} at line {source}")
+        if _NOT_FLAT.search(line):
+            raise UnknownCodeError(
+                f"a tensor of more than one dimension in {match[3]} at line {source}"
+            )
         result, count, name, rest = match.groups()
         results: tuple[str, ...] = (result,) if result else ()
         if count:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 import z3
 
-from kvproof.kernels.recipes import WINDOW
+from kvproof.kernels.recipes import COMPRESSED, WINDOW
 from kvproof.kernels.symbolic import Access, Integers, Run, Term, must_fit
 
 STRIDE = WINDOW + 3
@@ -49,9 +49,9 @@ _KINDS: Mapping[str, str] = {
     "hca_indptr_ptr": "entries",
     "pre_indptr_ptr": "entries",
     "ext_indptr_ptr": "entries",
-    "prefix_len_ptr": "entries",
-    "valid_len_ptr": "entries",
-    "tail_len_ptr": "entries",
+    "prefix_len_ptr": "window",
+    "valid_len_ptr": "width",
+    "tail_len_ptr": "width",
 }
 """What buffers hold. A name that is not here has no limit, and its kernel no proof."""
 
@@ -113,15 +113,20 @@ def _loaded(run: Run, load: Access, sizes: Mapping[str, Term | int]) -> list[Ter
         # A page's row is behind the ring: swa_pages + page is a row of the pool.
         pages = run.arguments.get("swa_pages", 0)
         return [value >= -1, value + pages < sizes["rows"]]
+    if kind in ("window", "width"):
+        return [value >= 0, value <= {"window": WINDOW, "width": COMPRESSED}[kind]]
     if kind == "entries":
         return [value >= 0, value <= sizes["entries"]]
     return []
 
 
-def smallest_breaking(run: Run, bits: Run, size: str, *, timeout_s: float = 20.0) -> Breaking:
+def smallest_breaking(
+    name: str, run: Run, bits: Run, size: str, *, timeout_s: float = 20.0
+) -> Breaking:
     """The smallest value of one size that breaks a kernel.
 
     Args:
+        name: of the kernel and the launch it was met in.
         run: the kernel with the constants it is launched with, in integers.
         bits: the same in bit-vectors.
         size: which one; the others are at most the reference.
@@ -143,9 +148,9 @@ def smallest_breaking(run: Run, bits: Run, size: str, *, timeout_s: float = 20.0
     optimiser.minimize(unknown)
     answer = optimiser.check()
     if answer == z3.unsat:
-        return Breaking(kernel=run.kernel, size=size, smallest=None)
+        return Breaking(kernel=name, size=size, smallest=None)
     if answer == z3.unknown:
-        raise TimeoutError(f"no smallest {size} for {run.kernel}: {optimiser.reason_unknown()}")
+        raise TimeoutError(f"no smallest {size} for {name}: {optimiser.reason_unknown()}")
     model = optimiser.model()
     step = next(
         step
@@ -153,7 +158,7 @@ def smallest_breaking(run: Run, bits: Run, size: str, *, timeout_s: float = 20.0
         if z3.is_true(model.eval(broke, model_completion=True))
     )
     return Breaking(
-        kernel=run.kernel,
+        kernel=name,
         size=size,
         smallest=_number(model, unknown),
         line=step.line,

@@ -129,7 +129,7 @@ def examine(
             )  # fmt: skip
     tell(f"{engine.name}: widths")
     widths = tuple(
-        smallest_breaking(code.shipped[one.name], execute(parse(one.ttir), Bits()), size)
+        smallest_breaking(one.name, code.shipped[one.name], execute(parse(one.ttir), Bits()), size)
         for one in report.captured
         if one.name in code.shipped
         for size in REFERENCE
@@ -147,7 +147,7 @@ def examine(
         found = [one for one in report.mutated if one.edit == edit]
         if found:  # the release has the kernel
             tell(f"{engine.name}: mutant {edit.text} -> {edit.by}")
-            mutants.append(_judge(code, edit, found, prover, seen))
+            mutants.append(judge(code, edit, found, prover, seen))
     return KernelReport(
         release=engine.name,
         family=report.family,
@@ -194,7 +194,7 @@ def _of(name: str, launches: Sequence[Launch]) -> Iterator[Launch]:
     return (one for one in launches if name == f"{one.kernel} [{one.recipe}]")
 
 
-def _judge(
+def judge(
     code: Code, edit: Edit, found: Sequence[Mutated], prover: Prover, seen: Sequence[Launch]
 ) -> MutantResult:
     """Whether a theorem notices a mutant, and whether random launches do.
@@ -216,17 +216,16 @@ def _judge(
             why.append(f"{name}: {error}")
     seconds = time.perf_counter() - started
     tried = [
-        bool(difference(predict(runs[name], launch), launch))
-        for name in runs
-        for launch in _of(name, seen)
+        [bool(difference(predict(run, launch), launch)) for launch in _of(name, seen)]
+        for name, run in runs.items()
     ]
     return MutantResult(
         edit=edit,
         killed_by=killed,
         why="; ".join(why),
         seconds=seconds,
-        launches=tried.index(True) + 1 if True in tried else None,
-        tried=len(tried),
+        launches=min((each.index(True) + 1 for each in tried if True in each), default=None),
+        tried=max(map(len, tried), default=0),
     )
 
 

@@ -132,6 +132,8 @@ class _Token:
 
 def _there(run: Run, access: Access, program: Term, lane: Term) -> tuple[Term, Term, Term]:
     """Condition, cell and value of an access of another program and lane."""
+    if any(name.startswith("round") for name in constants(access.when)):
+        raise UnknownCodeError(f"two lanes of a loop at line {access.line} of {run.kernel}")
     when, offset, value = (
         at(term, of=run, program=program, lane=lane)
         for term in (access.when, access.offset, access.value)
