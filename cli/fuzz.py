@@ -118,7 +118,9 @@ def fuzz(
     ] = "on",
     allocator: Annotated[
         Literal["twins", "kernels"],
-        typer.Option(help="Allocate pages by the release's torch functions, or by its kernels."),
+        typer.Option(
+            help="Allocate pages by the kernels' rule in Python, or by the release's kernels."
+        ),
     ] = "twins",
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = DEFAULT_ROOT,
     stories: Annotated[

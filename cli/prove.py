@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,25 +16,28 @@ from rich.text import Text
 from kvproof.cli import kernels
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.fuzz.drivers.process import EngineProcess
-from kvproof.fuzz.drivers.wire import Options
+from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFailure
 from kvproof.model.facts import Fact
+from kvproof.model.scenario import Scenario
+from kvproof.proofs.asked import AskedProcess, Question
 from kvproof.proofs.catalogue import CATALOGUE, find
 from kvproof.proofs.mutants import MUTANTS
-from kvproof.proofs.prove import Kill, Play, Solver, TheoremResult, kills
+from kvproof.proofs.prove import Kill, Solver, TheoremResult, kills
 from kvproof.proofs.prove import prove as prove_theorem
 from kvproof.proofs.second import NoSecondSolverError, SecondOpinion
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover, smt2
 from kvproof.proofs.table import NoMarkersError, update
-from kvproof.proofs.theorem import Obligation, Replay, Theorem
+from kvproof.proofs.theorem import Obligation, Theorem
 
 REPLAY_TIMEOUT_S = 60.0
 """Seconds for one counterexample on one release."""
 
 
 def prove(
+    *,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="ID", help="A theorem (R6) or a family (R); repeatable."),
@@ -55,8 +58,9 @@ def prove(
     solver: Annotated[
         Literal["z3", "cvc5"], typer.Option(help="cvc5 checks what z3 proves.")
     ] = "z3",
-    table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Renew the table of theorems in a document.")
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--table", metavar="FILE", help="Renew a document's table of theorems."),
     ] = None,
     about_kernels: Annotated[
         bool, typer.Option("--kernels", help="Prove what the releases' real kernels do instead.")
@@ -84,17 +88,19 @@ def prove(
         _mutants(theorems, prover, as_json=as_json, complete=not only)
         return
     started = time.perf_counter()
-    with progress("proving", lines=False) as report, _releases(confirm) as play:
+    with progress("proving", lines=False) as report, closing(Installed()) as installed:
         results = []
         for theorem in theorems:
             report(f"{theorem.identifier} {theorem.title}")
             try:
-                results.append(prove_theorem(theorem, prover, play=play))
+                results.append(
+                    prove_theorem(theorem, prover, releases=installed if confirm else None)
+                )
             except NoSecondSolverError as error:
                 raise EngineError(str(error), fix="pip install 'kvproof[cvc5]'") from error
-    if table is not None:
+    for document in tables or ():
         try:
-            update(table, results)
+            update(document, results)
         except (NoMarkersError, OSError) as error:
             raise EngineError(str(error), fix="name a document that has the markers") from error
     good = all(result.verdict == "as expected" for result in results)
@@ -113,34 +119,42 @@ def _chosen(only: list[str] | None) -> Sequence[Theorem]:
         raise EngineError(f"there is no theorem {error.args[0]}", fix=f"one of {names}") from error
 
 
-@contextmanager
-def _releases(confirm: bool) -> Iterator[Play | None]:
-    """Plays counterexamples on the installed releases, one process each."""
-    if not confirm:
-        yield None
-        return
-    store = EngineStore()
-    processes: dict[str, EngineProcess] = {}
+class Installed:
+    """Plays counterexamples on the installed releases, each in processes of its own."""
 
-    def play(replay: Replay, release: str) -> Sequence[Fact] | str:
-        name, _, construction = release.partition(":")
-        if release not in processes:
+    def __init__(self) -> None:
+        self._store = EngineStore()
+        self._drivers: dict[str, EngineProcess] = {}
+        self._asked: dict[str, AskedProcess] = {}
+
+    def play(self, scenario: Scenario, release: str) -> Sequence[Fact] | str:
+        """The log, or why there is none."""
+        if release not in self._drivers:
+            name, _, construction = release.partition(":")
             try:
-                engine = store.find(name)
+                engine = self._store.find(name)
             except EngineError as error:
                 return error.cause
-            options = Options(construction=construction, backend="interpreter")
-            processes[release] = EngineProcess.of_engine(engine, options)
-        log = processes[release].play(replay.scenario, timeout=REPLAY_TIMEOUT_S)
-        if isinstance(log[-1], EngineFailure):
-            return log[-1].message
-        return log
+            self._drivers[release] = Target(engine=engine, construction=construction).process()
+        log = self._drivers[release].play(scenario, backend="interpreter", timeout=REPLAY_TIMEOUT_S)
+        return log[-1].message if isinstance(log[-1], EngineFailure) else log
 
-    try:
-        yield play
-    finally:
-        for process in processes.values():
-            process.close()
+    def ask(self, question: Question, release: str) -> tuple[int, ...] | str:
+        """What the release's own function gives, or why nothing."""
+        if release not in self._asked:
+            try:
+                engine = self._store.find(release.partition(":")[0])
+            except EngineError as error:
+                return error.cause
+            self._asked[release] = AskedProcess(engine)
+        return self._asked[release].ask(question)
+
+    def close(self) -> None:
+        """End the processes."""
+        for driver in self._drivers.values():
+            driver.close()
+        for asked in self._asked.values():
+            asked.close()
 
 
 def _report(results: Sequence[TheoremResult], seconds: float, *, confirm: bool) -> RenderableType:

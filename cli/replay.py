@@ -14,6 +14,7 @@ from kvproof.cli.fuzz import STATUS_STYLES, paint
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.fuzz.story import tell
 from kvproof.fuzz.targets import find_targets
+from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFault
 from kvproof.model.facts import Fact, encode_fact, read_log
@@ -48,11 +49,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return not self.violations and self.engine_error is None
 
 
-def _outcome(monitor: Monitor) -> Outcome:
-    assert monitor.started is not None
+def _outcome(monitor: Monitor, target: str = "", backend: str = "") -> Outcome:
+    """``target`` and ``backend`` are for an engine that failed before it said what it is."""
+    started = monitor.started
     return Outcome(
-        target=monitor.started.target,
-        backend=monitor.started.backend,
+        target=started.target if started else target,
+        backend=started.backend if started else backend,
         statuses={str(name): word for name, word in statuses(monitor).items()},
         violations=tuple(monitor.by_severity()),
         engine_error=monitor.engine_error,
@@ -84,14 +86,23 @@ def replay(
     outcomes: list[Outcome] = []
     parts: list[RenderableType] = []
     for name, facts in _plays(scenario, engine or [], backend, timeout):
-        outcome = _outcome(judge(facts))
+        outcome = _outcome(judge(facts), name, backend)
         outcomes.append(outcome)
         parts += _told(name, outcome, facts)
         if log is not None:
-            log.write_bytes(b"".join(encode_fact(fact) for fact in facts))
+            _write(log, facts)
     show(Group(*parts), {"outcomes": outcomes}, as_json=as_json)
     if not all(outcome.is_clean for outcome in outcomes):
         raise typer.Exit(ExitCode.VIOLATION)
+
+
+def _write(path: Path, facts: list[Fact]) -> None:
+    try:
+        path.write_bytes(b"".join(encode_fact(fact) for fact in facts))
+    except OSError as error:
+        raise EngineError(
+            f"{path} cannot be written: {error.strerror}", fix="give another file with --log"
+        ) from error
 
 
 def _plays(

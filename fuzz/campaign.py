@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
 
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
@@ -139,7 +140,7 @@ class Survey:
     counts: Counter[Break] = field(default_factory=Counter)
     checked: Counter[Invariant] = field(default_factory=Counter)
     first: dict[Break, tuple[int, float]] = field(default_factory=dict)
-    smallest: dict[Break, tuple[Scenario, Backend]] = field(default_factory=dict)
+    smallest: dict[Break, tuple[Scenario, Backend, Violation]] = field(default_factory=dict)
     faults: dict[str, Fault] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)
@@ -155,18 +156,20 @@ class Survey:
         self.counts.update(monitor.counts)
         self.checked.update(monitor.checked)
         if monitor.started is not None:
+            # What the log says, not what was asked for: without a ring there are no kernels to run.
             self.kernel_sequences += monitor.started.backend == KERNELS
             self.versions = monitor.started.versions
             self.classes = monitor.started.classes
             self.has_ring = self.has_ring or monitor.started.ring_stride is not None
             self.has_cap = self.has_cap or monitor.started.reprefill_tail > 0
 
-    def keep(self, broken: Break, scenario: Scenario, backend: Backend) -> bool:
+    def keep(self, violation: Violation, scenario: Scenario, backend: Backend) -> bool:
         """Note a scenario that breaks an invariant; whether it is the first for this cause."""
+        broken = (violation.invariant, violation.cause)
         is_first = broken not in self.first
         self.first.setdefault(broken, (self.sequences, self.seconds))
         if is_first or scenario_size(scenario) < scenario_size(self.smallest[broken][0]):
-            self.smallest[broken] = (scenario, backend)
+            self.smallest[broken] = (scenario, backend, violation)
         return is_first
 
     def missing(self) -> tuple[Witness, ...]:
@@ -177,6 +180,10 @@ class Survey:
 
 class _BreaksError(Exception):
     """Raised for Hypothesis, which shrinks what raises it."""
+
+
+class _TimeUpError(Exception):
+    """Raised for Hypothesis, which draws no more: drawing alone takes minutes in a long run."""
 
 
 @dataclass(slots=True)
@@ -227,7 +234,7 @@ class Campaign:
         def look(scenario: Scenario) -> None:
             survey.seconds = time.monotonic() - began
             if self.time_limit is not None and survey.seconds > self.time_limit:
-                return
+                raise _TimeUpError
             backend = self._backend(scenario)
             log = self._play(scenario, backend)
             monitor = check(log)
@@ -235,12 +242,13 @@ class Campaign:
             survey.seconds = time.monotonic() - began
             if monitor.engine_error is not None:
                 self._fault(survey, monitor.engine_error, scenario, log)
-            for broken in monitor.violations:
-                if survey.keep(broken, scenario, backend):
+            for broken, violation in monitor.violations.items():
+                if survey.keep(violation, scenario, backend):
                     self.listener.broke(self.target, broken, scenario)
             self.listener.played(self.target, survey)
 
-        self._draw(look, phases=(Phase.generate,))
+        with suppress(_TimeUpError):
+            self._draw(look, phases=(Phase.generate,))
         return survey
 
     def shrink(self, broken: Break, found: Scenario, backend: Backend) -> Scenario:
@@ -263,8 +271,9 @@ class Campaign:
                 self.listener.shrinking(self.target, broken, len(scenario.operations))
                 raise _BreaksError
 
-        # Hypothesis ends by raising for the smallest one, which was kept above.
-        with suppress(_BreaksError):
+        # Hypothesis ends by raising for the smallest one, which was kept above; or because that one
+        # breaks nothing when played again, which `confirm` will see too.
+        with suppress(_BreaksError, Flaky):
             self._draw(provoke, phases=(Phase.generate, Phase.shrink))
         return simplify(
             smallest, lambda candidate: broken in self._judge(candidate, backend).violations
@@ -282,19 +291,22 @@ class Campaign:
 
     def _finding(self, survey: Survey, broken: Break) -> Finding:
         found_after, find_seconds = survey.first[broken]
-        found, backend = survey.smallest[broken]
+        found, backend, seen = survey.smallest[broken]
         began = time.monotonic()
         smallest = self.shrink(broken, found, backend)
         shrink_seconds = time.monotonic() - began
         violation, log, deterministic = self.confirm(broken, smallest)
+        confirmed = violation is not None
+        if violation is None:
+            violation = self._judge(smallest, "rules").violations.get(broken, seen)
         finding = Finding(
-            violation=violation or self._judge(smallest, "rules").violations[broken],
+            violation=violation,
             scenario=smallest,
             occurrences=survey.counts[broken],
             found_after=found_after,
             find_seconds=find_seconds,
             shrink_seconds=shrink_seconds,
-            confirmed=violation is not None,
+            confirmed=confirmed,
             deterministic=deterministic,
         )
         self.listener.found(self.target, finding, log)
@@ -333,6 +345,7 @@ class Campaign:
                 database=None,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
+                report_multiple_bugs=False,
                 print_blob=False,
             )(drawn)
         )()

@@ -23,7 +23,8 @@ class RunFolder:
     """One run's files.
 
     For each target: ``<invariant>-<cause>.unshrunk.json`` as soon as it is seen; then, shrunk,
-    ``.scenario.json``, ``.log.jsonl`` and ``.txt`` with the story. ``result.json`` at the end.
+    ``.scenario.json``, ``.log.jsonl`` and ``.txt`` with the story. What the real kernels do not
+    repeat has no story, and stays unshrunk too. ``result.json`` at the end.
     """
 
     path: Path
@@ -46,7 +47,7 @@ class RunFolder:
                     break
                 except FileExistsError:  # another run was quicker
                     number += 1
-            link = root / "latest.new"
+            link = root / f"latest.{path.name}"  # a name of its own: runs may start at once
             link.unlink(missing_ok=True)
             link.symlink_to(path.name)
             link.replace(root / "latest")
@@ -68,8 +69,9 @@ class RunFolder:
         base.with_name(finding.name + ".log.jsonl").write_bytes(
             b"".join(encode_fact(fact) for fact in log)
         )
-        base.with_name(finding.name + ".txt").write_text(tell(finding.violation, log))
-        self._unshrunk(target, finding.name).unlink(missing_ok=True)
+        if finding.confirmed:
+            base.with_name(finding.name + ".txt").write_text(tell(finding.violation, log))
+            self._unshrunk(target, finding.name).unlink(missing_ok=True)
         return scenario
 
     def faulted(self, target: Target, fault: Fault, log: Sequence[Fact]) -> Path:

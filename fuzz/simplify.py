@@ -128,13 +128,19 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
 
 
 def _shorter(prompt: Prompt) -> Iterator[Prompt]:
-    """Prompts with one piece shortened, by half or by a token, and the later ones moved up."""
+    """Prompts with one piece shortened, by half or by a token, and the later ones moved up.
+
+    A piece without tokens of its own, or that the next one goes on from, is dropped.
+    """
     starts = [0, *(piece.until for piece in prompt[:-1])]
     for index, (start, piece) in enumerate(zip(starts, prompt, strict=True)):
         length = piece.until - start
+        rest = prompt[index + 1 :]
+        if (length <= 0 and len(prompt) > 1) or (rest and rest[0].text == piece.text):
+            yield (*prompt[:index], *rest)
         for less in dict.fromkeys((length // 2, 1)):
             if 0 < less < length or (less == length and len(prompt) > 1):
-                moved = tuple(Piece(p.text, p.until - less) for p in prompt[index:])
+                moved = tuple(Piece(p.text, max(0, p.until - less)) for p in prompt[index:])
                 kept = moved if less < length else moved[1:]
                 yield (*prompt[:index], *kept)
 

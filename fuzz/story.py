@@ -34,8 +34,10 @@ def spell_prompt(prompt: Prompt) -> str:
     """A prompt as ranges of its texts, e.g. ``A[0:16] C[16:18]``."""
     start, words = 0, []
     for piece in prompt:
-        words.append(f"{piece.text}[{start}:{piece.until}]")
-        start = max(start, piece.until)
+        end = max(start, piece.until)
+        if end > start or piece is prompt[-1]:  # the answer goes on from the last one
+            words.append(f"{piece.text}[{start}:{end}]")
+        start = end
     return " ".join(words)
 
 

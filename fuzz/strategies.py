@@ -13,6 +13,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -226,6 +227,7 @@ def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
 
+@cache  # to build a strategy anew takes longer than to draw from it
 def _moves(geometry: Geometry) -> SearchStrategy[Move]:
     window, page_size = geometry.window, geometry.page_size
     # Lengths on and beside the boundaries; the first is where shrinking ends.

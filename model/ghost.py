@@ -84,7 +84,8 @@ class Ghost:
 
     def ring(self, lease: Lease, first: int, rows: tuple[int, ...]) -> tuple[RingCell, ...]:
         """The slot's rows, as a query of ``lease`` sees them that reads ``rows`` from ``first``."""
-        stands_for = {row: first + index for index, row in enumerate(rows)}
+        # In a ring that is too small a row stands for two positions: the older one is overwritten.
+        stands_for = {row: first + index for index, row in reversed([*enumerate(rows)])}
         start = ring_row(Slot(lease.slot), Position(0), self.stride)
         return tuple(
             RingCell(

@@ -168,7 +168,7 @@ class Layers:
             run.computed, run.chunk, run.ring_reads = end, None, {}
 
     def _inherited(self, run: _Run, pools: Pools | None) -> list[list[int]]:
-        """Taint of the compressed rows that come from the tree, a list a page; one entry a layer."""
+        """Taint of the compressed rows that come from the tree: a list a page, an entry a layer."""
         locs: Sequence[int] = ()
         for holding in pools.holdings if pools else ():
             if holding.request == run.name:
@@ -279,8 +279,10 @@ class Layers:
         for run in self._runs.values():
             for page in self._reused_pages(run):
                 if any(self._pages.get(page, ())) and self._makers[page][1] != run.slot:
-                    yield f"request {run.name} in slot {run.slot} reuses page {page} of request " \
+                    yield (
+                        f"request {run.name} in slot {run.slot} reuses page {page} of request "
                         f"{self._makers[page][0]}"
+                    )
 
     def _reused_pages(self, run: _Run) -> list[Page]:
         for holding in self._pools.holdings if self._pools else ():

@@ -155,7 +155,7 @@ def verified(seat: Seat, ring: Ring, accepted: int) -> Launch:
     """A verify step of ``draft_tokens`` tokens, ``accepted`` of them kept."""
     reads_first = ring.verify_order == "read, then write"
     written = scattered(seat, ring, seat.computed + ring.draft_tokens, filtered=reads_first)
-    computed = committed_len(seat.computed, accepted, ring.draft_tokens)
+    computed = committed_len(Position(seat.computed), accepted, ring.draft_tokens)
     return Launch(
         found=cell_at_read(ring.verify_order, seat.cell, written),
         after=advanced(seat, written, computed, prefilling=False),

@@ -97,9 +97,7 @@ def granted(need_full: int, free_full: int, need_swa: int, free_swa: int) -> boo
     return (need_full <= free_full) & (need_swa <= free_swa)
 
 
-def allocated_pair(
-    need_full: int, free_full: int, need_swa: int, free_swa: int
-) -> tuple[int, int]:
+def allocated_pair(need_full: int, free_full: int, need_swa: int, free_swa: int) -> tuple[int, int]:
     """What is left of both pools after an allocation."""
     served = granted(need_full, free_full, need_swa, free_swa)
     return (
@@ -114,5 +112,5 @@ def mapped_page(watched: int, swa_page: int, *, page: int, to: int) -> int:
 
 
 def swa_page_free(watched: int, free: bool, *, lent: int, returned: int) -> bool:
-    """Whether a watched sliding-window page is free after one was lent and one returned (0: none)."""
+    """Whether a watched SWA page is free after one was lent and one returned (0: none)."""
     return select(watched == lent, False, select(watched == returned, True, free))

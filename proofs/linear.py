@@ -31,7 +31,7 @@ def remainder_range(a: Term, ra: Term, d: Term) -> Fact:
     return z3.And(ra >= 0, ra < d, z3.Implies(z3.And(a >= 0, a < d), ra == a))
 
 
-def remainder_shift(a: Term, ra: Term, b: Term, rb: Term, d: Term, periods: int) -> Fact:
+def remainder_shift(a: Term, ra: Term, b: Term, rb: Term, *, d: Term, periods: int) -> Fact:
     """MOD-2. Dividends that differ by less than a few strides: how their remainders differ."""
     moved = rb + (a - b) - periods * d
     return z3.Implies(z3.And(moved >= 0, moved < d), ra == moved)
@@ -121,15 +121,16 @@ class Linear:
 
     def lemmas(self) -> Iterator[Fact]:
         """Instances of all other lemmas for everything named so far."""
+        nought = z3.IntVal(0)
         for a, d, ra in self.remainders:
             yield z3.Implies(d >= 1, remainder_range(a, ra, d))
         for (a, d, ra), (b, e, rb) in combinations(self.remainders, 2):
             if d.eq(e):
                 for k in PERIODS:
-                    yield z3.Implies(d >= 1, remainder_shift(a, ra, b, rb, d, k))
-        for (a, d, ra) in self.remainders:
+                    yield z3.Implies(d >= 1, remainder_shift(a, ra, b, rb, d=d, periods=k))
+        for a, d, ra in self.remainders:
             for k in PERIODS:
-                yield z3.Implies(d >= 1, remainder_shift(a, ra, z3.IntVal(0), z3.IntVal(0), d, k))
+                yield z3.Implies(d >= 1, remainder_shift(a, ra, nought, nought, d=d, periods=k))
         for x, y, xy in self.products:
             yield product_units(x, y, xy)
             yield product_units(y, x, xy)
@@ -176,7 +177,7 @@ def _remainder_shift(periods: int) -> Callable[[], Claim]:
                 d >= 1, ra >= 0, ra < d, rb >= 0, rb < d, t == qa - qb - periods,
                 t * d == qa * d - qb * d - periods * d, *_difference_of_remainders(t, d),
             ),
-            then=remainder_shift(a, ra, b, rb, d, periods),
+            then=remainder_shift(a, ra, b, rb, d=d, periods=periods),
         )  # fmt: skip
 
     return claim
@@ -185,9 +186,7 @@ def _remainder_shift(periods: int) -> Callable[[], Claim]:
 def _distribution(periods: int) -> Callable[[], Claim]:
     def claim() -> Claim:
         qa, qb, d = z3.Ints("qa qb d")
-        return Claim(
-            given=(d >= 1,), then=(qa - qb - periods) * d == qa * d - qb * d - periods * d
-        )
+        return Claim(given=(d >= 1,), then=(qa - qb - periods) * d == qa * d - qb * d - periods * d)
 
     return claim
 

@@ -161,7 +161,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "prefill reads one position less", window.prefill_ring_reads,
-        "window_start(position, window), chunk_start", "window_start(position, window) + 1, chunk_start",
+        "window_start(position, window), chunk_start",
+        "window_start(position, window) + 1, chunk_start",
     ),
     _mutant(
         "reads floored one too low", window.floored_ring_reads,
@@ -192,7 +193,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("eviction under a lock", tree.may_evict, "== 0", "<= 1"),
     _mutant("duplicate leaks", tree.published, "select(duplicate, 1, 0)", "0"),
     _mutant("eviction frees twice", tree.evicted, "page.free + 1", "page.free + 2"),
-    _mutant("stale map entry", tree.mapped_page, "watched == page", "(watched == page) & (to != 0)"),
+    _mutant(
+        "stale map entry", tree.mapped_page, "watched == page", "(watched == page) & (to != 0)"
+    ),
     _mutant("freed page maps on", translate.swa_loc, "swa_page == 0", "swa_page == -1"),
     _mutant("map forgets the place", translate.swa_loc, "+ loc % page_size", "+ 0"),
     _mutant(
@@ -226,6 +229,10 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("lemma MOD-1 too strong", linear.remainder_range, "ra < d,", "ra < d - 1,"),
     _mutant("lemma MOD-2 one too far", linear.remainder_shift, "moved < d)", "moved <= d)"),
     _mutant("lemma MOD-3 without carry", linear.remainder_sum, "ra == rb + rc - d", "False"),
-    _mutant("lemma MUL-1 with a wrong unit", linear.product_units, "x == 1, xy == y", "x == 1, xy == x"),
-    _mutant("lemma MUL-2 a step too long", linear.product_step, "xy == zy + y)", "xy == zy + y + 1)"),
+    _mutant(
+        "lemma MUL-1 with a wrong unit", linear.product_units, "x == 1, xy == y", "x == 1, xy == x"
+    ),
+    _mutant(
+        "lemma MUL-2 a step too long", linear.product_step, "xy == zy + y)", "xy == zy + y + 1)"
+    ),
 )  # fmt: skip

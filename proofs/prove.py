@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -11,6 +11,8 @@ import msgspec
 
 from kvproof.model.facts import Fact as LogFact
 from kvproof.model.facts import Skipped
+from kvproof.model.scenario import Scenario
+from kvproof.proofs.asked import Question
 from kvproof.proofs.mutants import Mutant
 from kvproof.proofs.solver import Answer, Prover
 from kvproof.proofs.theorem import Check, Claim, Enumeration, Obligation, Replay, Theorem
@@ -25,8 +27,14 @@ class Solver(Protocol):
         """Prove or refute a claim."""
 
 
-Play: TypeAlias = Callable[[Replay, str], Sequence[LogFact] | str]
-"""Plays a replay on a release; the log, or why it could not be played there."""
+class Releases(Protocol):
+    """Installed releases, as ``release:construction``; each method may say why it cannot."""
+
+    def play(self, scenario: Scenario, release: str) -> Sequence[LogFact] | str:
+        """The log of a scenario."""
+
+    def ask(self, question: Question, release: str) -> tuple[int, ...] | str:
+        """The answer of the release's own function."""
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,16 +86,16 @@ class TheoremResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     conjecture: str = ""
 
 
-def prove(theorem: Theorem, solver: Solver, *, play: Play | None = None) -> TheoremResult:
+def prove(theorem: Theorem, solver: Solver, *, releases: Releases | None = None) -> TheoremResult:
     """Run one theorem.
 
     Args:
         theorem: of the catalogue.
         solver: decides its claims.
-        play: plays counterexamples on releases; None to play them on the model only.
+        releases: where to play counterexamples too; None to play them on the model only.
     """
     started = time.perf_counter()
-    results = tuple(_run(obligation, solver, play) for obligation in theorem.obligations)
+    results = tuple(_run(obligation, solver, releases) for obligation in theorem.obligations)
     witness = None
     if theorem.witness is not None:
         witness = Prover().model_of(theorem.witness()) is not None
@@ -106,7 +114,9 @@ def prove(theorem: Theorem, solver: Solver, *, play: Play | None = None) -> Theo
     )
 
 
-def _run(obligation: Obligation | Enumeration, solver: Solver, play: Play | None) -> ObligationResult:
+def _run(
+    obligation: Obligation | Enumeration, solver: Solver, releases: Releases | None
+) -> ObligationResult:
     started = time.perf_counter()
     if isinstance(obligation, Enumeration):
         cases, failed = obligation.run()
@@ -129,7 +139,7 @@ def _run(obligation: Obligation | Enumeration, solver: Solver, play: Play | None
         if obligation.replay is None:
             verdict, why = "not as expected", "the refutation has no replay"
         else:
-            confirmations, gap = _replay(obligation.replay(answer.values), play)
+            confirmations, gap = _replay(obligation.replay(answer.values), releases)
             if not confirmations or not all(each.broken for each in confirmations):
                 verdict, why = "not as expected", "the counterexample does not break the invariant"
     return ObligationResult(
@@ -146,25 +156,48 @@ def _run(obligation: Obligation | Enumeration, solver: Solver, play: Play | None
     )
 
 
-def _replay(replay: Replay | Check, play: Play | None) -> tuple[tuple[Confirmation, ...], str]:
+def _replay(
+    replay: Replay | Check, releases: Releases | None
+) -> tuple[tuple[Confirmation, ...], str]:
     if isinstance(replay, Check):
-        played = Confirmation(
-            target=replay.model, invariant=replay.invariant, broken=replay.broken,
-            says=replay.says,
-        )  # fmt: skip
-        return (played,), ""
+        return _checked(replay, releases)
     modelled = list(replay.player().play(replay.scenario))
     confirmations = [_confirm(replay, "model", modelled)]
     gaps = [replay.why_not_engines] if replay.why_not_engines else []
-    for release in replay.releases if play is not None else ():
-        assert play is not None
-        log = play(replay, release)
+    for release in replay.releases if releases is not None else ():
+        assert releases is not None
+        log = releases.play(replay.scenario, release)
         if isinstance(log, str):
             gaps.append(f"{release}: {log}")
         elif len(skipped := _skipped(log)) > len(_skipped(modelled)):
             gaps.append(f"{release}: {skipped[0]}")
         else:
             confirmations.append(_confirm(replay, release, log))
+    return tuple(confirmations), "; ".join(gaps)
+
+
+def _checked(check: Check, releases: Releases | None) -> tuple[tuple[Confirmation, ...], str]:
+    confirmations = [
+        Confirmation(
+            target=check.model, invariant=check.invariant, broken=check.broken, says=check.says
+        )
+    ]
+    gaps = [check.why_not_engines] if check.why_not_engines else []
+    for release in check.releases if releases is not None else ():
+        assert releases is not None
+        assert check.question is not None
+        found = releases.ask(check.question, release)
+        if isinstance(found, str):
+            gaps.append(f"{release}: {found}")
+            continue
+        confirmations.append(
+            Confirmation(
+                target=release,
+                invariant=check.invariant,
+                broken=found != check.question.due,
+                says=f"it gives {list(found)}, due is {list(check.question.due)}",
+            )
+        )
     return tuple(confirmations), "; ".join(gaps)
 
 
@@ -191,15 +224,13 @@ def _verdict(results: Iterable[ObligationResult], witness: bool | None) -> Verdi
     return "unknown" if "unknown" in verdicts else "as expected"
 
 
-def _status(
-    theorem: Theorem, results: Sequence[ObligationResult], witness: bool | None
-) -> str:
+def _status(theorem: Theorem, results: Sequence[ObligationResult], witness: bool | None) -> str:
     if witness is False:
         return "vacuous: its witness is out of reach"
     bad = [result for result in results if result.verdict != "as expected"]
     if bad:
         return f"{bad[0].verdict}: {bad[0].name}"
-    parts = [theorem.expected]
+    parts: list[str] = [theorem.expected]
     bounds = [
         result.bound
         for obligation, result in zip(theorem.obligations, results, strict=True)
@@ -218,6 +249,8 @@ def _status(
         where = f", confirmed on {', '.join(targets)}" if targets else ""
         count = "neighbour" if len(refuted) == 1 else f"{len(refuted)} neighbours"
         parts.append(f"{count} refuted and replayed{where}")
+        if theorem.expected == "refuted":
+            parts = [f"refuted and replayed{where}"]
     return "; ".join(parts)
 
 
@@ -250,9 +283,7 @@ def kills(
         for obligation in theorem.obligations:
             how = _flipped(mutant, theorem, obligation, solver)
             if how:
-                found.append(
-                    Kill(theorem=theorem.identifier, obligation=obligation.name, how=how)
-                )
+                found.append(Kill(theorem=theorem.identifier, obligation=obligation.name, how=how))
                 if first:
                     break
     return found

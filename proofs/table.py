@@ -20,9 +20,7 @@ def markdown(results: Iterable[TheoremResult]) -> str:
     lines = ["| | statement | scope | status |", "|---|---|---|---|"]
     for result in results:
         status = result.status.replace("|", "\\|")
-        lines.append(
-            f"| {result.identifier} | {result.statement} | {result.scope} | {status} |"
-        )
+        lines.append(f"| {result.identifier} | {result.statement} | {result.scope} | {status} |")
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from kvproof.model.monitor import check
 from kvproof.model.player import Player
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import Scenario
+from kvproof.proofs.asked import Question
 
 Term: TypeAlias = Any
 """A Z3 integer term; z3 publishes no types."""
@@ -23,6 +24,12 @@ Status: TypeAlias = Literal["proved", "refuted", "unknown"]
 Expected: TypeAlias = Literal["proved", "refuted", "open"]
 Values: TypeAlias = Mapping[str, int]
 """A counterexample: the values that the claim asked for, by name."""
+
+
+UNCAPPED = ("0.5.15:registry", "0.5.16:registry")
+"""Releases that reuse all that is cached, as they wire themselves."""
+
+ALL_RELEASES = (*UNCAPPED, "0.5.23:registry")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,18 +99,24 @@ class Obligation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A counterexample replayed on a model that is no scenario: what must break, and whether it did.
+    """A counterexample replayed without a scenario: what must break, and whether it did.
 
     Attributes:
         model: what it was played on.
         broken: whether the named invariant broke there.
         says: the run in a sentence.
+        question: the same as a question to a release's own function; see `asked`.
+        releases: where to ask it.
+        why_not_engines: why no release can play it, where none can.
     """
 
     model: str
     invariant: str
     broken: bool
     says: str
+    question: Question | None = None
+    releases: tuple[str, ...] = ()
+    why_not_engines: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

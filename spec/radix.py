@@ -58,11 +58,11 @@ class MatchRun(NamedTuple):
 
 
 ROOT = MatchRun(pages=0, best=0, since_tombstone=0, tombstone_seen=False)
-"""RADIX-3. A match starts at the root with nothing seen."""
+"""A match starts at the root with nothing seen."""
 
 
 def extend_match(run: MatchRun, live: bool, page_size: int, window: int) -> MatchRun:
-    """RADIX-3. One more page: a match may end behind it if no tombstone is within a window of it.
+    """RADIX-8. One more page: a match may end behind it if no tombstone is within a window of it.
 
     pre: page_size >= 1 and window >= 1
     post: __return__.best in (run.best, run.pages + 1)

@@ -65,10 +65,10 @@ def can_restart(end: Position, restart: Position, window: int, stride: int) -> b
     """RING-6. Whether a ring written up to ``end`` still holds the window of ``restart``.
 
     True exactly if the keys that a query at ``restart`` needs besides its own survived what was
-    written after them: a rewind may go back by the ``stride - window + 1`` rows that the stride has
-    to spare, and to the start of a ring that has not wrapped.
+    written after them. Far enough from position 0, a rewind may go back by the rows that the stride
+    has to spare and one more: ``end - restart <= stride - window + 1``.
 
     pre: 0 <= restart <= end and window >= 1 and stride >= window
     """
-    first = window_start(restart, window)
-    return (first == restart) | (end - first <= stride)
+    start = window_start(restart, window)
+    return (end - start <= stride) | (start == restart)

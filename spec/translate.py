@@ -1,4 +1,6 @@
-"""Translation: an index into the full pool becomes one into the sliding-window pool, once a forward.
+"""Translation: an index into the full pool becomes one into the sliding-window pool.
+
+It is done once a forward, and what was translated then is used at the store.
 
 Source: PR #27091; ``get_swa_out_cache_loc`` (0.5.15: ``deepseek_v4_backend_hip_radix.py``),
 ``SWATokenToKVPoolAllocator`` (all).
@@ -36,9 +38,9 @@ def reuses_plan(planned: bool, idle: bool, planned_len: int, loc_len: int) -> bo
 
 
 def written_to(
-    planned: bool, idle: bool, planned_len: int, loc_len: int, planned_loc: SwaLoc, now: SwaLoc
+    *, planned: bool, idle: bool, planned_len: int, loc_len: int, planned_loc: SwaLoc, now: SwaLoc
 ) -> SwaLoc:
-    """TRANSLATE-4. Where one token of a store goes: the planned location, or the map's at the store."""
+    """TRANSLATE-4. Where one token of a store goes: the planned location, or the map's by now."""
     return select(reuses_plan(planned, idle, planned_len, loc_len), planned_loc, now)
 
 

@@ -22,7 +22,17 @@ from kvproof.proofs.catalogue.ring import (
     sizes,
 )
 from kvproof.proofs.scenarios import hit
-from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Replay, Term, Theorem, Values
+from kvproof.proofs.theorem import (
+    UNCAPPED,
+    Check,
+    Claim,
+    Fact,
+    Obligation,
+    Replay,
+    Term,
+    Theorem,
+    Values,
+)
 from kvproof.spec.cap import (
     capped_bigram_match,
     capped_match,
@@ -84,11 +94,16 @@ def _own_reads() -> Claim:
     tail = N - seat.matched
     return Claim(
         given=(
-            *sizes(), seat.matched >= 0, seat.matched < N, seat.computed >= N,
-            decodes_fresh(seat.matched, tail, W), STANDS_FOR >= start, STANDS_FOR < end,
+            *sizes(),
+            seat.matched >= 0,
+            seat.matched < N,
+            seat.computed >= N,
+            decodes_fresh(seat.matched, tail, W),
+            start <= STANDS_FOR,
+            end > STANDS_FOR,
         ),
-        then=STANDS_FOR >= seat.matched,
-    )  # fmt: skip
+        then=seat.matched <= STANDS_FOR,
+    )
 
 
 def _short_tail_is_stale() -> Claim:
@@ -99,14 +114,20 @@ def _short_tail_is_stale() -> Claim:
     last_reused = seat.matched - 1
     return Claim(
         given=(
-            *sizes(), S >= W, *arguments, seat.matched >= 0, seat.matched < N, seat.computed == N,
-            z3.Not(decodes_fresh(seat.matched, N - seat.matched, W)), invariant(seat),
-            same_ring_row(last_reused, Position(OFFSET), S),
+            *sizes(),
+            S >= W,
+            *arguments,
+            seat.matched >= 0,
+            seat.matched < N,
+            seat.computed == N,
+            z3.Not(decodes_fresh(seat.matched, N - seat.matched, W)),
+            invariant(seat),
+            same_ring_row(Position(last_reused), Position(OFFSET), S),
         ),
         then=z3.And(
             last_reused >= start, last_reused < end, z3.Not(is_fresh(ran.found, last_reused))
         ),
-    )  # fmt: skip
+    )
 
 
 def _fresh_own_reads() -> Claim:
@@ -114,12 +135,18 @@ def _fresh_own_reads() -> Claim:
     ran, arguments = launch("decode", seat, rings())
     return Claim(
         given=(
-            *sizes(), S >= W, *arguments, seat.matched >= 0, seat.matched < N, seat.computed >= N,
-            decodes_fresh(seat.matched, N - seat.matched, W), invariant(seat),
+            *sizes(),
+            S >= W,
+            *arguments,
+            seat.matched >= 0,
+            seat.matched < N,
+            seat.computed >= N,
+            decodes_fresh(seat.matched, N - seat.matched, W),
+            invariant(seat),
             *reads("decode", seat, rings()),
         ),
         then=is_fresh(ran.found, STANDS_FOR),
-    )  # fmt: skip
+    )
 
 
 def _first_token() -> Claim:
@@ -145,7 +172,7 @@ def _weaker_tail(shortfall: int) -> Callable[[], Claim]:
     def claim() -> Claim:
         matched = _match(W - shortfall)
         return Claim(
-            given=(*_cached, W >= shortfall + 1),
+            given=(*_cached, shortfall + 1 <= W),
             then=decodes_fresh(matched, N - matched, W),
             show={"W": W, "P": P, "n": N, "E": E, "m": matched, "tail": N - matched},
         )
@@ -166,13 +193,16 @@ def _weaker_first_token() -> Claim:
 def _short_tail_run(found: Values) -> Replay:
     return Replay(
         scenario=hit(
-            window=found["W"], page_size=found["P"], matched_len=found["m"], tail=found["tail"],
+            window=found["W"],
+            page_size=found["P"],
+            matched_len=found["m"],
+            tail=found["tail"],
             then=(Decode(),),
         ),
         policy=Policy(reprefill_tail=0),
         breaks="FRESH-DECODE",
-        releases=("0.5.15:registry", "0.5.16:registry"),
-    )  # fmt: skip
+        releases=UNCAPPED,
+    )
 
 
 def _first_token_run(found: Values) -> Replay:
@@ -182,7 +212,7 @@ def _first_token_run(found: Values) -> Replay:
         ),
         policy=Policy(reprefill_tail=0),
         breaks="FRESH-PREFILL",
-        releases=("0.5.15:registry", "0.5.16:registry"),
+        releases=UNCAPPED,
     )
 
 
@@ -199,9 +229,7 @@ def _differ_at_page_edge() -> Claim:
 
 def _differ_there_indeed() -> Claim:
     looser, tighter = _match(W - 1), _match(W)
-    return Claim(
-        given=(*_apart, (N - W + 1) % P == 0, E >= N - W + 1), then=looser - tighter == P
-    )
+    return Claim(given=(*_apart, (N - W + 1) % P == 0, E >= N - W + 1), then=looser - tighter == P)
 
 
 # C4
@@ -214,7 +242,7 @@ def _cost(*, bigram: bool, slack: int = 0) -> Callable[[], Claim]:
         if slack:
             bound = maximum(N - E, W + P - 1 + (1 if bigram else 0) - slack)
         return Claim(
-            given=(*_cached, E <= (N - 1 if bigram else N)),
+            given=(*_cached, (N - 1 if bigram else N) >= E),
             then=N - matched <= bound,
             show={"W": W, "P": P, "n": N, "E": E, "m": matched},
         )
@@ -274,13 +302,16 @@ def _safe_construction() -> Claim:
 def _uncapped_run(found: Values) -> Replay:
     return Replay(
         scenario=hit(
-            window=found["W"], page_size=found["P"], matched_len=found["P"], tail=1,
+            window=found["W"],
+            page_size=found["P"],
+            matched_len=found["P"],
+            tail=1,
             then=(Decode(),),
         ),
         policy=Policy(reprefill_tail=0),
         breaks="FRESH-DECODE",
-        releases=("0.5.15:registry", "0.5.16:registry"),
-    )  # fmt: skip
+        releases=UNCAPPED,
+    )
 
 
 def _uncapped() -> Claim:
@@ -339,12 +370,16 @@ THEOREMS: tuple[Theorem, ...] = (
             Obligation(name="the rule is the window of the first token", claim=_first_token),
             Obligation(name="a cap of W - 1 keeps decode fresh", claim=_weaker_tail(1)),
             Obligation(
-                name="tight: a cap of W - 2", claim=_weaker_tail(2), expected="refuted",
+                name="tight: a cap of W - 2",
+                claim=_weaker_tail(2),
+                expected="refuted",
                 replay=_short_tail_run,
             ),
             Obligation(
-                name="tight: a cap of W - 1 and the first token", claim=_weaker_first_token,
-                expected="refuted", replay=_first_token_run,
+                name="tight: a cap of W - 1 and the first token",
+                claim=_weaker_first_token,
+                expected="refuted",
+                replay=_first_token_run,
             ),
             Obligation(name="the caps differ only at a page edge", claim=_differ_at_page_edge),
             Obligation(name="and there by a page", claim=_differ_there_indeed),
@@ -352,7 +387,7 @@ THEOREMS: tuple[Theorem, ...] = (
         mutants=("decode rule off by one", "first token rule off by one", "window one too wide"),
         witness=lambda: (*_cached, W >= 2, P >= 2, _match(W) > 0, _match(W) < _match(W - 1)),
         source="PR #30339",
-    ),  # fmt: skip
+    ),
     Theorem(
         identifier="C4",
         title="what the cap costs",
@@ -362,16 +397,18 @@ THEOREMS: tuple[Theorem, ...] = (
         obligations=(
             Obligation(name="cost", claim=_cost(bigram=False)),
             Obligation(
-                name="tight: W + P - 2", claim=_cost(bigram=False, slack=1), expected="refuted",
+                name="tight: W + P - 2",
+                claim=_cost(bigram=False, slack=1),
+                expected="refuted",
                 replay=_costs_that_much(bigram=False),
             ),
-            Obligation(
-                name="reached for every W and P", claim=lambda: _cost_reached(bigram=False)
-            ),
+            Obligation(name="reached for every W and P", claim=lambda: _cost_reached(bigram=False)),
             Obligation(name="cost with bigram keys", claim=_cost(bigram=True)),
             Obligation(
-                name="tight: W + P - 1 with bigram keys", claim=_cost(bigram=True, slack=1),
-                expected="refuted", replay=_costs_that_much(bigram=True),
+                name="tight: W + P - 1 with bigram keys",
+                claim=_cost(bigram=True, slack=1),
+                expected="refuted",
+                replay=_costs_that_much(bigram=True),
             ),
             Obligation(
                 name="reached with bigram keys for every W and P",
@@ -381,7 +418,7 @@ THEOREMS: tuple[Theorem, ...] = (
         mutants=("bigram entry forgotten", "cap one page too much"),
         witness=_witness,
         source="PR #30339; RadixKey.__len__",
-    ),  # fmt: skip
+    ),
     Theorem(
         identifier="C5",
         title="every construction must cap",
@@ -393,12 +430,14 @@ THEOREMS: tuple[Theorem, ...] = (
             Obligation(name="exposed: the request", claim=_exposed_construction),
             Obligation(name="safe otherwise", claim=_safe_construction),
             Obligation(
-                name="a method that returns 0", claim=_uncapped, expected="refuted",
+                name="a method that returns 0",
+                claim=_uncapped,
+                expected="refuted",
                 replay=_uncapped_run,
             ),
         ),
         mutants=("decode rule off by one", "cap off by one"),
         witness=lambda: (W >= 4, P >= 2, R >= 1, maximum(R, 1) < W - 1),
         source="swa_reprefill_tail_tokens (0.5.16, 0.5.23)",
-    ),  # fmt: skip
+    ),
 )

@@ -7,6 +7,7 @@ from functools import cache
 
 import z3
 
+from kvproof.model.facts import Skipped
 from kvproof.model.layers import Layers, Stack, judge
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
@@ -22,7 +23,6 @@ from kvproof.model.scenario import (
     Scenario,
     Submit,
 )
-from kvproof.model.facts import Skipped
 from kvproof.model.transition import is_fresh
 from kvproof.proofs.catalogue.ring import (
     END,
@@ -41,6 +41,8 @@ from kvproof.proofs.catalogue.ring import (
 )
 from kvproof.proofs.scenarios import hit
 from kvproof.proofs.theorem import (
+    ALL_RELEASES,
+    UNCAPPED,
     Check,
     Claim,
     Enumeration,
@@ -73,9 +75,6 @@ from kvproof.spec.window import (
 L, LAYER, M, N, P, E, T, F, RATIO, TAIL = z3.Ints("L layer m n P E T frontier ratio tail")
 """Layers, a layer, matched and prompt length, page, cached length, tail, exact frontier, ratio."""
 
-ALL_RELEASES = ("0.5.15:registry", "0.5.16:registry", "0.5.23:registry")
-UNCAPPED = ("0.5.15:registry", "0.5.16:registry")
-
 # X1
 
 
@@ -85,15 +84,20 @@ def _prefill_read(*given: Fact, then: Callable[[Fact, Term], Fact]) -> Claim:
     ran, arguments = launch("prefill", seat, rings())
     return Claim(
         given=(
-            *sizes(), S >= W, *well_formed(seat), *arguments, invariant(seat),
-            *reads("prefill", seat, rings()), *given,
+            *sizes(),
+            S >= W,
+            *well_formed(seat),
+            *arguments,
+            invariant(seat),
+            *reads("prefill", seat, rings()),
+            *given,
         ),
         then=then(is_fresh(ran.found, STANDS_FOR), seat.matched),
-    )  # fmt: skip
+    )
 
 
 def _fresh_exactly_past_match() -> Claim:
-    return _prefill_read(then=lambda fresh, matched: fresh == (STANDS_FOR >= matched))
+    return _prefill_read(then=lambda fresh, matched: fresh == (matched <= STANDS_FOR))
 
 
 def _every_hit_is_stale() -> Claim:
@@ -104,13 +108,18 @@ def _every_hit_is_stale() -> Claim:
     last_reused = seat.matched - 1
     return Claim(
         given=(
-            *sizes(), *arguments, seat.matched >= 1, W >= 2, seat.computed == seat.matched,
-            invariant(seat), same_ring_row(last_reused, Position(OFFSET), S),
+            *sizes(),
+            *arguments,
+            seat.matched >= 1,
+            W >= 2,
+            seat.computed == seat.matched,
+            invariant(seat),
+            same_ring_row(Position(last_reused), Position(OFFSET), S),
         ),
         then=z3.And(
             last_reused >= start, last_reused < end, z3.Not(is_fresh(ran.found, last_reused))
         ),
-    )  # fmt: skip
+    )
 
 
 def _rows_below(query: Term) -> Term:
@@ -160,7 +169,10 @@ def _rows_below_of(matched: Term) -> Term:
 def _capped_hit(found: Values) -> Replay:
     return Replay(
         scenario=hit(
-            window=found["W"], page_size=found["P"], matched_len=found["m"], tail=found["tail"],
+            window=found["W"],
+            page_size=found["P"],
+            matched_len=found["m"],
+            tail=found["tail"],
             slots=4,
         ),
         policy=Policy(),
@@ -175,17 +187,22 @@ def _capped_hit(found: Values) -> Replay:
 def _floored_reads_own() -> Claim:
     seat = any_seat()
     ran, arguments = launch("prefill", seat, rings())
-    start, end = floored_ring_reads(
-        Position(QUERY), Position(seat.computed), seat.matched, W
-    )
+    start, end = floored_ring_reads(Position(QUERY), Position(seat.computed), seat.matched, W)
     return Claim(
         given=(
-            *sizes(), S >= W, *well_formed(seat), *arguments, invariant(seat),
-            QUERY >= seat.computed, QUERY < END, STANDS_FOR >= start, STANDS_FOR < end,
+            *sizes(),
+            S >= W,
+            *well_formed(seat),
+            *arguments,
+            invariant(seat),
+            seat.computed <= QUERY,
+            QUERY < END,
+            start <= STANDS_FOR,
+            end > STANDS_FOR,
             same_ring_row(STANDS_FOR, Position(OFFSET), S),
         ),
         then=is_fresh(ran.found, STANDS_FOR),
-    )  # fmt: skip
+    )
 
 
 def _decode_reads_own() -> Claim:
@@ -193,12 +210,18 @@ def _decode_reads_own() -> Claim:
     ran, arguments = launch("decode", seat, rings())
     return Claim(
         given=(
-            *sizes(), S >= W, *arguments, seat.matched >= 0, N > seat.matched, seat.computed >= N,
-            decodes_fresh(seat.matched, N - seat.matched, W), invariant(seat),
+            *sizes(),
+            S >= W,
+            *arguments,
+            seat.matched >= 0,
+            seat.matched < N,
+            seat.computed >= N,
+            decodes_fresh(seat.matched, N - seat.matched, W),
+            invariant(seat),
             *reads("decode", seat, rings()),
         ),
         then=ran.found.own,
-    )  # fmt: skip
+    )
 
 
 def _floored_without_cap() -> Claim:
@@ -214,14 +237,17 @@ def _floored_without_cap() -> Claim:
 def _floored_decode(found: Values) -> Replay:
     return Replay(
         scenario=hit(
-            window=found["W"], page_size=1, matched_len=found["m"], tail=found["tail"],
+            window=found["W"],
+            page_size=1,
+            matched_len=found["m"],
+            tail=found["tail"],
             then=(Decode(),),
         ),
         policy=Policy(reprefill_tail=0),
         breaks="NON-INTERFERENCE",
         stack=Stack(layers=1, reading="floored reads"),
         why_not_engines="no release leaves rows below the match out",
-    )  # fmt: skip
+    )
 
 
 def _floored_exact() -> Claim:
@@ -252,18 +278,21 @@ _layer_sizes = (W >= 1, M >= 1, F >= M, _q >= M)
 
 
 def _below_at(position: Term) -> Fact:
-    """Induction hypothesis at one position: a key is exact if it is past the match and its state is."""
+    """Induction hypothesis at one position."""
     return _below(position) == (position >= F)
 
 
 def _layer_suffices() -> Claim:
     return Claim(
         given=(
-            *_layer_sizes, _q >= next_frontier(F, W), _p <= _q,
-            _p >= window_start(Position(_q), W), _below_at(_p),
+            *_layer_sizes,
+            _q >= next_frontier(F, W),
+            _p <= _q,
+            _p >= window_start(Position(_q), W),
+            _below_at(_p),
         ),
         then=z3.And(_p >= M, _below(_p)),
-    )  # fmt: skip
+    )
 
 
 def _layer_needs() -> Claim:
@@ -281,8 +310,7 @@ def _frontier_base() -> Claim:
 def _frontier_step() -> Claim:
     return Claim(
         given=(W >= 1, M >= 1, LAYER >= 0),
-        then=exact_frontier(M, LAYER + 1, W)
-        == next_frontier(exact_frontier(M, LAYER, W), W),
+        then=exact_frontier(M, LAYER + 1, W) == next_frontier(exact_frontier(M, LAYER, W), W),
     )
 
 
@@ -296,7 +324,7 @@ _stack_sizes = (W >= 1, M >= 1, L >= 1, N > M)
 def _logits() -> Claim:
     return Claim(
         given=_stack_sizes,
-        then=(N - 1 >= exact_frontier(M, L, W)) == (N - M >= exact_logits_tail(L, W)),
+        then=(exact_frontier(M, L, W) <= N - 1) == (exact_logits_tail(L, W) <= N - M),
     )
 
 
@@ -305,8 +333,8 @@ def _decodes() -> Claim:
     return Claim(
         given=(*_stack_sizes, _q >= N),
         then=z3.And(
-            z3.Implies(N - M >= exact_decode_tail(L, W), _q >= exact_frontier(M, L, W)),
-            (N >= exact_frontier(M, L, W)) == (N - M >= exact_decode_tail(L, W)),
+            z3.Implies(exact_decode_tail(L, W) <= N - M, _q >= exact_frontier(M, L, W)),
+            (exact_frontier(M, L, W) <= N) == (exact_decode_tail(L, W) <= N - M),
         ),
     )
 
@@ -338,17 +366,15 @@ def _one_layer_is_the_cap() -> Claim:
 
 def _one_token_short() -> Claim:
     return Claim(
-        given=(W >= 2, M >= 1, L >= 1, N - M == exact_logits_tail(L, W) - 1),
-        then=N - 1 >= exact_frontier(M, L, W),
+        given=(W >= 2, M >= 1, L >= 1, exact_logits_tail(L, W) - 1 == N - M),
+        then=exact_frontier(M, L, W) <= N - 1,
         show={"W": W, "L": L, "m": M, "tail": N - M},
     )
 
 
 def _inexact_logits(found: Values) -> Replay:
     return Replay(
-        scenario=hit(
-            window=found["W"], page_size=1, matched_len=found["m"], tail=found["tail"]
-        ),
+        scenario=hit(window=found["W"], page_size=1, matched_len=found["m"], tail=found["tail"]),
         policy=Policy(reprefill_tail=0),
         breaks="EXACT",
         stack=Stack(layers=found["L"]),
@@ -358,8 +384,8 @@ def _inexact_logits(found: Values) -> Replay:
 
 def _one_token_short_decode() -> Claim:
     return Claim(
-        given=(W >= 2, M >= 1, L >= 2, N > M, N - M == exact_decode_tail(L, W) - 1),
-        then=N >= exact_frontier(M, L, W),
+        given=(W >= 2, M >= 1, L >= 2, N > M, exact_decode_tail(L, W) - 1 == N - M),
+        then=exact_frontier(M, L, W) <= N,
         show={"W": W, "L": L, "m": M, "tail": N - M},
     )
 
@@ -367,14 +393,17 @@ def _one_token_short_decode() -> Claim:
 def _inexact_decode(found: Values) -> Replay:
     return Replay(
         scenario=hit(
-            window=found["W"], page_size=1, matched_len=found["m"], tail=found["tail"],
+            window=found["W"],
+            page_size=1,
+            matched_len=found["m"],
+            tail=found["tail"],
             then=(Decode(),),
         ),
         policy=Policy(reprefill_tail=0),
         breaks="EXACT",
         stack=Stack(layers=found["L"]),
         releases=UNCAPPED,
-    )  # fmt: skip
+    )
 
 
 def _brute_force() -> tuple[int, str | None]:
@@ -408,9 +437,7 @@ _compressed_sizes = (W >= 2, M >= 1, RATIO >= 1, M % RATIO == 0, LAYER >= 2)
 
 def _first_tail_state_tainted() -> Claim:
     """The first tail position is inexact above every layer."""
-    return Claim(
-        given=(W >= 2, M >= 1, LAYER >= 1), then=M < exact_frontier(M, LAYER, W)
-    )
+    return Claim(given=(W >= 2, M >= 1, LAYER >= 1), then=exact_frontier(M, LAYER, W) > M)
 
 
 def _row_is_seen() -> Claim:
@@ -432,15 +459,15 @@ def _taint_stays() -> Claim:
 def _no_tail_left() -> Claim:
     """Tails that see the row, and tails that are too short without it, are all tails."""
     return Claim(
-        given=(W >= 2, L >= 2, RATIO >= 1, RATIO <= exact_logits_tail(L, W), T >= 1),
-        then=z3.Or(T >= RATIO, T < exact_logits_tail(L, W)),
+        given=(W >= 2, L >= 2, RATIO >= 1, exact_logits_tail(L, W) >= RATIO, T >= 1),
+        then=z3.Or(T >= RATIO, exact_logits_tail(L, W) > T),
     )
 
 
 def _any_ratio() -> Claim:
     return Claim(
         given=(W >= 2, L >= 2, RATIO >= 1, T >= 1),
-        then=z3.Or(T >= RATIO, T < exact_logits_tail(L, W)),
+        then=z3.Or(T >= RATIO, exact_logits_tail(L, W) > T),
         show={"W": W, "L": L, "ratio": RATIO, "T": T},
     )
 
@@ -462,10 +489,8 @@ def _exact_before_the_row(found: Values) -> Check:
 def _long_tail_heals() -> Claim:
     """With a compressed layer past the first, a long tail gives exact logits."""
     return Claim(
-        given=(*_compressed_sizes, L >= LAYER, T >= exact_logits_tail(L, W), T >= RATIO),
-        then=z3.Or(
-            compressed_end(M + T - 1, RATIO) <= M, M >= exact_frontier(M, LAYER - 1, W)
-        ),
+        given=(*_compressed_sizes, L >= LAYER, exact_logits_tail(L, W) <= T, T >= RATIO),
+        then=z3.Or(compressed_end(M + T - 1, RATIO) <= M, exact_frontier(M, LAYER - 1, W) <= M),
         show={"W": W, "L": L, "layer": LAYER, "ratio": RATIO, "m": M, "T": T},
     )
 
@@ -493,7 +518,7 @@ _rebuild_sizes = (W >= 1, L >= 1, M >= 1, E >= M)
 def _rebuild_exact() -> Claim:
     return Claim(
         given=_rebuild_sizes,
-        then=(E >= exact_frontier(M, L, W)) == (E - M >= exact_decode_tail(L, W)),
+        then=(exact_frontier(M, L, W) <= E) == (exact_decode_tail(L, W) <= E - M),
     )
 
 
@@ -501,16 +526,20 @@ def _rebuild_rows_exact() -> Claim:
     """Compressed rows past E come from states that are exact below every layer."""
     return Claim(
         given=(
-            *_rebuild_sizes, E - M >= exact_decode_tail(L, W), LAYER >= 1, LAYER <= L, _q >= E,
+            *_rebuild_sizes,
+            exact_decode_tail(L, W) <= E - M,
+            LAYER >= 1,
+            LAYER <= L,
+            _q >= E,
         ),
         then=_q >= exact_frontier(M, LAYER - 1, W),
-    )  # fmt: skip
+    )
 
 
 def _rebuild_short() -> Claim:
     return Claim(
-        given=(*_rebuild_sizes, W >= 2, E - M == exact_decode_tail(L, W) - 1),
-        then=E >= exact_frontier(M, L, W),
+        given=(*_rebuild_sizes, W >= 2, exact_decode_tail(L, W) - 1 == E - M),
+        then=exact_frontier(M, L, W) <= E,
         show={"W": W, "L": L, "m": M, "E": E},
     )
 
@@ -543,9 +572,7 @@ def _rebuild_pages() -> Claim:
 def _rebuild_brute_force() -> tuple[int, str | None]:
     cases = 0
     for layers in range(1, 4):
-        stack = Stack(
-            layers=layers, compressed=frozenset(range(1, layers + 1)), reading="rebuild"
-        )
+        stack = Stack(layers=layers, compressed=frozenset(range(1, layers + 1)), reading="rebuild")
         for window in range(1, 5):
             need = exact_decode_tail(layers, window)
             for replayed in range(need + 3):
@@ -566,7 +593,7 @@ def _published_page_pure() -> Claim:
     """The first page that a hit publishes is made of exact states below layer 2."""
     return Claim(
         given=(W >= 2, M >= 1, P >= 1, N >= M + P),
-        then=M >= exact_frontier(M, 1, W),
+        then=exact_frontier(M, 1, W) <= M,
         show={"W": W, "P": P, "m": M, "n": N},
     )
 
@@ -580,7 +607,9 @@ def tainted_page(window: int, page_size: int, *, slots: int = 3) -> Scenario:
     third = second + window + page_size
     return Scenario(
         geometry=Geometry(
-            window=window, page_size=page_size, slots=slots,
+            window=window,
+            page_size=page_size,
+            slots=slots,
             pool_tokens=page_ceil(3 * third + page_size, page_size),
         ),
         operations=(
@@ -591,7 +620,7 @@ def tainted_page(window: int, page_size: int, *, slots: int = 3) -> Scenario:
             Submit(request="C", prompt=(Piece("A", third),)),
             Prefill(request="C"),
         ),
-    )  # fmt: skip
+    )
 
 
 def _published_taint(found: Values) -> Replay:
@@ -605,7 +634,7 @@ def _published_taint(found: Values) -> Replay:
 
 
 _ALPHABET: tuple[Operation, ...] = (
-    *(Submit(request=name, prompt=(Piece("A", length),)) for name, length in zip("ABC", (3, 5, 7), strict=True)),
+    *(Submit(request=name, prompt=(Piece("A", n),)) for name, n in (("A", 3), ("B", 5), ("C", 7))),
     *(Prefill(request=name) for name in "ABC"),
     *(Finish(request=name) for name in "ABC"),
     *(Retract(request=name) for name in "AB"),
@@ -651,8 +680,8 @@ THEOREMS: tuple[Theorem, ...] = (
         identifier="X1",
         title="prefill reads stale rows on every hit",
         statement="FRESH-PREFILL fails on every hit, capped or not (W >= 2): a ring read of a tail "
-        "query is FRESH exactly when it stands for a position at or past the match. With m >= W - 1 "
-        "and T >= W - 1 there are W(W - 1)/2 stale (query, row) pairs a layer: 8128 for W = 128.",
+        "query is FRESH exactly when it stands for a position at or past the match. With m >= W - "
+        "1 and T >= W - 1 there are W(W - 1)/2 stale (query, row) pairs a layer: 8128 for W = 128.",
         scope="all W, S >= W, P, n, m, any chunking",
         obligations=(
             Obligation(name="every hit has a stale read", claim=_every_hit_is_stale),
@@ -705,8 +734,8 @@ THEOREMS: tuple[Theorem, ...] = (
         title="the exact tail is L(W - 1) + 1",
         statement="In a stack of L sliding-window layers the logits of the last prompt token are "
         "EXACT exactly when T >= L(W - 1) + 1 (or nothing is reused), later decodes exactly when "
-        "T >= L(W - 1). Pages only add to the tail, chunking changes nothing, and for L = 1 this is "
-        "the cap W.",
+        "T >= L(W - 1). Pages only add to the tail, chunking changes nothing, and for L = 1 this "
+        "is the cap W.",
         scope="all L and W, by induction over layers; all m, n, P, any chunking",
         obligations=(
             Obligation(name="frontier: no layer", claim=_frontier_base),
@@ -733,7 +762,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("frontier one short", "exact tail one short", "window one too wide"),
-        witness=lambda: (W >= 3, L >= 3, M >= 2, N - M > exact_logits_tail(L, W)),
+        witness=lambda: (W >= 3, L >= 3, M >= 2, exact_logits_tail(L, W) < N - M),
         source="PR #30339; #34562",
     ),
     Theorem(
@@ -768,10 +797,10 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(
         identifier="X5",
         title="a rebuild replays L(W - 1) tokens",
-        statement="A policy that keeps the compressed rows of the tree and recomputes sliding-window "
-        "keys only is EXACT for every request exactly when it replays at least L(W - 1) tokens. For "
-        "W = 128 and pages of 256 that is 5632 tokens (22 pages) with L = 43 and 7936 (31 pages) "
-        "with L = 61.",
+        statement="A policy that keeps the compressed rows of the tree and recomputes "
+        "sliding-window keys only is EXACT for every request exactly when it replays at least L(W "
+        "- 1) tokens. For W = 128 and pages of 256 that is 5632 tokens (22 pages) with L = 43 and "
+        "7936 (31 pages) with L = 61.",
         scope="all L, W, E, start of the replay; given that the tree is PURE",
         obligations=(
             Obligation(name="exact from the first new token on", claim=_rebuild_exact),
@@ -783,12 +812,12 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
             Enumeration(
                 name="brute force through the layers", run=_rebuild_brute_force,
-                bound="L <= 3, W <= 4, every layer compressed, every replay up to two past the bound",
+                bound="L <= 3, W <= 4, all layers compressed, replays up to two past the bound",
                 proved_too=True,
             ),
         ),
         mutants=("stack frontier a layer short", "rebuild one short"),
-        witness=lambda: (*_rebuild_sizes, L >= 2, W >= 2, E - M >= exact_decode_tail(L, W)),
+        witness=lambda: (*_rebuild_sizes, L >= 2, W >= 2, exact_decode_tail(L, W) <= E - M),
         source="decoder bounded replay (0.5.23)",
     ),
     Theorem(

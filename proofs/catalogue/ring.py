@@ -32,7 +32,17 @@ from kvproof.model.transition import (
     verify_span,
 )
 from kvproof.proofs.scenarios import lone_request
-from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Replay, Term, Theorem, Values
+from kvproof.proofs.theorem import (
+    UNCAPPED,
+    Check,
+    Claim,
+    Fact,
+    Obligation,
+    Replay,
+    Term,
+    Theorem,
+    Values,
+)
 from kvproof.spec.indices import PADDING_SLOT, Position, Slot
 from kvproof.spec.ring import (
     can_restart,
@@ -58,9 +68,13 @@ OFFSET, STANDS_FOR, QUERY, END, ACCEPTED = z3.Ints("offset p q end accepted")
 def rings(*, verify_order: Order = WRITE_FIRST, prefill_order: Order = READ_FIRST) -> Ring:
     """A ring of symbolic sizes."""
     return Ring(
-        window=W, stride=S, draft_tokens=D, verify_order=verify_order, prefill_order=prefill_order,
+        window=W,
+        stride=S,
+        draft_tokens=D,
+        verify_order=verify_order,
+        prefill_order=prefill_order,
         decode_order=DECODE_ORDER,
-    )  # fmt: skip
+    )
 
 
 def any_seat() -> Seat:
@@ -68,9 +82,12 @@ def any_seat() -> Seat:
     matched, computed, position = z3.Ints("m c at")
     own, committed, prefilling = z3.Bools("own committed prefilling")
     return Seat(
-        matched=matched, computed=computed, prefilling=prefilling, offset=OFFSET,
+        matched=matched,
+        computed=computed,
+        prefilling=prefilling,
+        offset=OFFSET,
         cell=Cell(own=own, position=position, committed=committed),
-    )  # fmt: skip
+    )
 
 
 def sizes() -> tuple[Fact, ...]:
@@ -84,7 +101,7 @@ def well_formed(seat: Seat) -> tuple[Fact, ...]:
 
 
 def keeps_window(seat: Seat) -> Fact:
-    """INV-1. The row holds the key that the next query expects there, if the request computed it."""
+    """INV-1. The row holds the key that the next query expects, if the request computed it."""
     newest = newest_position(seat.offset, Position(seat.computed), S)
     expected = z3.And(
         newest >= 0,
@@ -124,7 +141,7 @@ def invariant(seat: Seat) -> Fact:
 def launch(operation: Operation, seat: Seat, ring: Ring) -> tuple[Launch, tuple[Fact, ...]]:
     """An operation of arbitrary length, and what its arguments must satisfy."""
     if operation == "prefill":
-        return prefilled(seat, ring, END), (seat.prefilling, END > seat.computed)
+        return prefilled(seat, ring, END), (seat.prefilling, seat.computed < END)
     if operation == "decode":
         return decoded(seat, ring), ()
     return verified(seat, ring, ACCEPTED), (ACCEPTED >= 1, ACCEPTED <= D)
@@ -133,18 +150,20 @@ def launch(operation: Operation, seat: Seat, ring: Ring) -> tuple[Launch, tuple[
 def reads(operation: Operation, seat: Seat, ring: Ring) -> tuple[Fact, ...]:
     """``STANDS_FOR`` is read by some query of the operation, from the watched row."""
     if operation == "prefill":
-        query: tuple[Fact, ...] = (QUERY >= seat.computed, QUERY < END)
+        query: tuple[Fact, ...] = (seat.computed <= QUERY, QUERY < END)
         start, end = prefill_span(seat, ring, QUERY)
     elif operation == "decode":
-        query = (QUERY == seat.computed,)
+        query = (seat.computed == QUERY,)
         start, end = decode_span(seat, ring)
     else:
-        query = (QUERY >= seat.computed, QUERY < seat.computed + D)
+        query = (seat.computed <= QUERY, seat.computed + D > QUERY)
         start, end = verify_span(seat, ring, QUERY)
     return (
-        *query, STANDS_FOR >= start, STANDS_FOR < end,
+        *query,
+        start <= STANDS_FOR,
+        end > STANDS_FOR,
         same_ring_row(STANDS_FOR, Position(seat.offset), S),
-    )  # fmt: skip
+    )
 
 
 def initiation(*bounds: Fact) -> Obligation:
@@ -180,14 +199,19 @@ def safety(
     def claim() -> Claim:
         seat = any_seat()
         ran, arguments = launch(operation, seat, ring)
-        mine: tuple[Fact, ...] = (STANDS_FOR >= seat.matched,) if own else (seat.matched == 0,)
+        mine: tuple[Fact, ...] = (seat.matched <= STANDS_FOR,) if own else (seat.matched == 0,)
         return Claim(
             given=(
-                *sizes(), *well_formed(seat), *bounds, *arguments, invariant(seat),
-                *reads(operation, seat, ring), *mine,
+                *sizes(),
+                *well_formed(seat),
+                *bounds,
+                *arguments,
+                invariant(seat),
+                *reads(operation, seat, ring),
+                *mine,
             ),
             then=is_fresh(ran.found, STANDS_FOR),
-        )  # fmt: skip
+        )
 
     return Obligation(name=name or f"safety: {operation}", claim=claim)
 
@@ -223,7 +247,9 @@ def _replayed(verify_order: Order, *steps: str) -> Callable[[Values], Replay]:
     def replay(found: Values) -> Replay:
         return Replay(
             scenario=lone_request(
-                window=found["W"], prompt_len=found["n"], draft_tokens=found["D"],
+                window=found["W"],
+                prompt_len=found["n"],
+                draft_tokens=found["D"],
                 then=tuple(
                     Decode() if step == "decode" else Verify(accepted=found["accepted"])
                     for step in steps
@@ -232,7 +258,7 @@ def _replayed(verify_order: Order, *steps: str) -> Callable[[Values], Replay]:
             policy=Policy(stride=found["S"], verify_order=verify_order),
             breaks="FRESH-DECODE",
             why_not_engines="no release can be built with another stride than its own",
-        )  # fmt: skip
+        )
 
     return replay
 
@@ -251,14 +277,19 @@ def _always_stale(operation: Operation, ring: Ring, *bounds: Fact) -> Callable[[
         read_by = seat.computed + 1 if later else seat.computed
         return Claim(
             given=(
-                *sizes(), *well_formed(seat), *bounds, *arguments, ACCEPTED == 1, oldest >= 0,
+                *sizes(),
+                *well_formed(seat),
+                *bounds,
+                *arguments,
+                ACCEPTED == 1,
+                oldest >= 0,
                 same_ring_row(oldest, Position(OFFSET), S),
             ),
             then=z3.And(
                 window_start(Position(read_by), W) == oldest,
                 z3.Not(is_fresh(ran.after.cell if later else ran.found, oldest)),
             ),
-        )  # fmt: skip
+        )
 
     return claim
 
@@ -278,9 +309,7 @@ def _slots_disjoint() -> Claim:
 
 
 def _stays_in_slot() -> Claim:
-    return Claim(
-        given=_addresses, then=z3.And(_row(_s, _p) >= _s * S, _row(_s, _p) < _s * S + S)
-    )
+    return Claim(given=_addresses, then=z3.And(_row(_s, _p) >= _s * S, _row(_s, _p) < _s * S + S))
 
 
 def _consecutive_distinct() -> Claim:
@@ -322,6 +351,21 @@ def _live_never_padding() -> Claim:
     )
 
 
+def _wrapped(*bounds: Fact) -> tuple[Fact, ...]:
+    """A request has gone round its ring twice, and owns the row."""
+    seat = any_seat()
+    return (
+        *sizes(),
+        W >= 3,
+        *bounds,
+        *well_formed(seat),
+        seat.computed >= 2 * S,
+        invariant(seat),
+        seat.cell.own,
+        seat.cell.position >= S,
+    )
+
+
 # R8: the scatter filter
 
 _start, _final = z3.Ints("start final")
@@ -337,7 +381,7 @@ def _kept(position: Term, window: Term = W) -> Fact:
 
 def _written_once(stride_short: int) -> Callable[[], Claim]:
     def claim() -> Claim:
-        stride = (S >= W) if not stride_short else (S == W - stride_short)
+        stride = (S >= W) if not stride_short else (W - stride_short == S)
         return Claim(
             given=(*_addresses, W >= 1, _start >= 0, stride, _p < _q, _kept(_p), _kept(_q)),
             then=_row(_s, _p) != _row(_s, _q),
@@ -350,7 +394,9 @@ def _written_once(stride_short: int) -> Callable[[], Claim]:
 def _writes_twice(found: Values) -> Check:
     rules = RuleForward(window=found["W"], stride=found["S"], verify_order=WRITE_FIRST)
     lane = Lane(request="A", slot=1, occupancy=1, start=found["start"], end=found["final"] + 1)
-    rows = [row for fact in rules.prefill([lane]) if hasattr(fact, "positions") for row in fact.rows]
+    rows = [
+        row for fact in rules.prefill([lane]) if hasattr(fact, "positions") for row in fact.rows
+    ]
     return Check(
         model="rules as a kernel",
         invariant="one launch writes a row once",
@@ -364,11 +410,9 @@ def _filter_keeps(spare: int) -> Callable[[], Claim]:
     """All that the next query looks back on passes a filter of ``W - spare`` keys."""
 
     def claim() -> Claim:
-        looked_at = z3.And(
-            _p >= window_start(Position(_final + 1), W), _p <= _final, _p >= _start
-        )
+        looked_at = z3.And(_p >= window_start(Position(_final + 1), W), _p <= _final, _p >= _start)
         return Claim(
-            given=(W >= spare + 1, _start >= 0, _final >= _start, looked_at),
+            given=(spare + 1 <= W, _start >= 0, _final >= _start, looked_at),
             then=scatter_keeps(Position(_p), Position(_final), W - spare),
             show={"W": W, "start": _start, "final": _final, "p": _p},
         )
@@ -403,13 +447,19 @@ def _early_scatter(extra: int) -> Callable[[], Claim]:
         limit = S - W + 1 + extra
         return Claim(
             given=(
-                *sizes(), *well_formed(seat), S >= W, D == 1, *arguments, invariant(seat),
-                length <= limit if extra == 0 else length == limit, seat.matched == 0,
+                *sizes(),
+                *well_formed(seat),
+                S >= W,
+                D == 1,
+                *arguments,
+                invariant(seat),
+                length <= limit if extra == 0 else length == limit,
+                seat.matched == 0,
                 *reads("prefill", seat, ring),
             ),
             then=is_fresh(ran.found, STANDS_FOR),
             show={"W": W, "S": S, "c": seat.computed, "end": END, "p": STANDS_FOR},
-        )  # fmt: skip
+        )
 
     return claim
 
@@ -421,31 +471,59 @@ def _early_scatter_breaks_all() -> Claim:
     ran, arguments = launch("prefill", seat, ring)
     return Claim(
         given=(
-            *sizes(), *well_formed(seat), S == W, W >= 2, *arguments, END - seat.computed >= 2,
-            seat.computed >= W - 1, QUERY == seat.computed,
-            STANDS_FOR == window_start(QUERY, W),
+            *sizes(),
+            *well_formed(seat),
+            S == W,
+            W >= 2,
+            *arguments,
+            END - seat.computed >= 2,
+            seat.computed >= W - 1,
+            seat.computed == QUERY,
+            window_start(QUERY, W) == STANDS_FOR,
             same_ring_row(STANDS_FOR, Position(OFFSET), S),
         ),
         then=z3.Not(is_fresh(ran.found, STANDS_FOR)),
-    )  # fmt: skip
+    )
 
 
 def _early_scatter_run(found: Values) -> Replay:
     return Replay(
         scenario=lone_request(
-            window=found["W"], prompt_len=found["end"],
+            window=found["W"],
+            prompt_len=found["end"],
             chunks=(found["c"], found["end"] - found["c"]),
             draft_tokens=found["S"] - found["W"] + 1,
         ),
         policy=Policy(prefill_order=WRITE_FIRST),
         breaks="FRESH-PREFILL",
         why_not_engines="every release reads before it scatters",
-    )  # fmt: skip
+    )
 
 
 # R7: the filter and long drafts
 
 _r7_bounds = (D >= 2, D <= W, S >= W + D - 2)
+
+
+def _dropped() -> Claim:
+    """With D > W the first draft token is not written, whatever the stride, and is read next."""
+    ring = rings(verify_order=READ_FIRST)
+    prompt = z3.Int("n")
+    seat = admitted(any_seat().cell, offset=OFFSET, matched=z3.IntVal(0))
+    seat = prefilled(seat, ring, prompt).after
+    after = verified(seat, ring, z3.IntVal(1)).after
+    start, end = verify_span(after, ring, after.computed)
+    return Claim(
+        given=(
+            *sizes(),
+            W >= 2,
+            D > W,
+            S >= W,
+            prompt >= 1,
+            same_ring_row(prompt, Position(OFFSET), S),
+        ),
+        then=z3.And(start <= prompt, prompt < end, z3.Not(is_fresh(after.cell, prompt))),
+    )
 
 
 # R9: rejected drafts
@@ -457,11 +535,15 @@ def _no_rejected(operation: Operation) -> Callable[[], Claim]:
         ran, arguments = launch(operation, seat, rings())
         return Claim(
             given=(
-                *sizes(), *well_formed(seat), S >= W + D - 1, *arguments, own_rows(seat),
+                *sizes(),
+                *well_formed(seat),
+                S >= W + D - 1,
+                *arguments,
+                own_rows(seat),
                 no_rejected_behind(seat),
             ),
             then=no_rejected_behind(ran.after),
-        )  # fmt: skip
+        )
 
     return claim
 
@@ -472,11 +554,16 @@ def _reads_committed(operation: Operation) -> Callable[[], Claim]:
         ran, arguments = launch(operation, seat, rings())
         return Claim(
             given=(
-                *sizes(), *well_formed(seat), S >= W + D - 1, *arguments, invariant(seat),
-                *reads(operation, seat, rings()), STANDS_FOR >= seat.matched,
+                *sizes(),
+                *well_formed(seat),
+                S >= W + D - 1,
+                *arguments,
+                invariant(seat),
+                *reads(operation, seat, rings()),
+                seat.matched <= STANDS_FOR,
             ),
             then=z3.And(ran.found.own, ran.found.committed),
-        )  # fmt: skip
+        )
 
     return claim
 
@@ -491,13 +578,16 @@ def _survives() -> Claim:
     """A restart that the rule allows finds every key of its look-back."""
     return Claim(
         given=(
-            *_saturated, OFFSET >= 0, OFFSET < S,
+            *_saturated,
+            OFFSET >= 0,
+            OFFSET < S,
             can_restart(Position(_end), Position(_restart), W, S),
-            _p >= window_start(Position(_restart), W), _p < _restart,
+            _p >= window_start(Position(_restart), W),
+            _p < _restart,
             same_ring_row(Position(_p), Position(OFFSET), S),
         ),
         then=newest_position(OFFSET, Position(_end), S) == _p,
-    )  # fmt: skip
+    )
 
 
 def _lost() -> Claim:
@@ -505,12 +595,14 @@ def _lost() -> Claim:
     oldest = window_start(Position(_restart), W)
     return Claim(
         given=(
-            *_saturated, OFFSET >= 0, OFFSET < S,
+            *_saturated,
+            OFFSET >= 0,
+            OFFSET < S,
             z3.Not(can_restart(Position(_end), Position(_restart), W, S)),
             same_ring_row(oldest, Position(OFFSET), S),
         ),
         then=z3.And(oldest < _restart, newest_position(OFFSET, Position(_end), S) != oldest),
-    )  # fmt: skip
+    )
 
 
 def _shortcut(*bounds: Fact) -> Callable[[], Claim]:
@@ -597,12 +689,20 @@ THEOREMS: tuple[Theorem, ...] = (
             safety("decode", rings(), S >= W),
         ),
         mutants=(
-            "row written modulo one less", "scatter before the chunk's reads",
-            "decode reads before it writes", "window one too wide", "scatter keeps two too few",
+            "row written modulo one less",
+            "scatter before the chunk's reads",
+            "decode reads before it writes",
+            "window one too wide",
+            "scatter keeps two too few",
         ),
         witness=lambda: (
-            *sizes(), S >= W, W >= 2, any_seat().matched == 0, any_seat().computed > S,
-            invariant(any_seat()), any_seat().cell.own,
+            *sizes(),
+            S >= W,
+            W >= 2,
+            any_seat().matched == 0,
+            any_seat().computed > S,
+            invariant(any_seat()),
+            any_seat().cell.own,
         ),
         source="PR #30339",
     ),
@@ -627,6 +727,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("decode reads before it writes", "window one too wide"),
+        witness=lambda: _wrapped(S == W, D == 1),
         source="DeepSeekV4TokenToKVPool.__init__",
     ),
     Theorem(
@@ -638,9 +739,7 @@ THEOREMS: tuple[Theorem, ...] = (
         obligations=(
             Obligation(
                 name="RING-1 gives that stride",
-                claim=lambda: Claim(
-                    given=(W >= 1, D >= 1), then=ring_stride(W, D) == W + D - 1
-                ),
+                claim=lambda: Claim(given=(W >= 1, D >= 1), then=ring_stride(W, D) == W + D - 1),
             ),
             initiation(S >= W + D - 1),
             consecution("prefill", rings(), S >= W + D - 1),
@@ -660,6 +759,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=("stride one short", "verify reads before it writes"),
+        witness=lambda: _wrapped(S == W + D - 1, D >= 3),
         source="0.5.18 on; grouped decode streams of 0.5.23",
     ),
     Theorem(
@@ -680,7 +780,9 @@ THEOREMS: tuple[Theorem, ...] = (
             Obligation(
                 name="tight: S = W + D - 3",
                 claim=run(
-                    rings(verify_order=READ_FIRST), "verify", "verify",
+                    rings(verify_order=READ_FIRST),
+                    "verify",
+                    "verify",
                     bounds=(S == W + D - 3, D >= 2, D <= W),
                 ),
                 expected="refuted",
@@ -692,10 +794,13 @@ THEOREMS: tuple[Theorem, ...] = (
                     "verify", rings(verify_order=READ_FIRST), S == W + D - 3, D >= 2, D <= W
                 ),
             ),
+            Obligation(name="D > W fails for every stride", claim=_dropped),
             Obligation(
                 name="the filter drops accepted tokens if D > W",
                 claim=run(
-                    rings(verify_order=READ_FIRST), "verify", "verify",
+                    rings(verify_order=READ_FIRST),
+                    "verify",
+                    "verify",
                     bounds=(S == W + D - 1, D > W, W >= 2),
                 ),
                 expected="refuted",
@@ -703,13 +808,14 @@ THEOREMS: tuple[Theorem, ...] = (
                     scenario=_replayed(READ_FIRST, "verify", "verify")(found).scenario,
                     policy=Policy(verify_order=READ_FIRST),
                     breaks="FRESH-DECODE",
-                    releases=("0.5.15:registry", "0.5.16:registry"),
+                    releases=UNCAPPED,
                 ),
             ),
         ),
         mutants=("accepted tokens one too many", "window one too wide"),
+        witness=lambda: _wrapped(S == W + D - 2, D >= 3, D <= W),
         source="deepseek_v4_backend_hip_radix.py (0.5.15 to 0.5.17)",
-    ),  # fmt: skip
+    ),
     Theorem(
         identifier="R8",
         title="the scatter filter",
@@ -722,27 +828,34 @@ THEOREMS: tuple[Theorem, ...] = (
         obligations=(
             Obligation(name="no row twice", claim=_written_once(0)),
             Obligation(
-                name="tight: S = W - 1", claim=_written_once(1), expected="refuted",
+                name="tight: S = W - 1",
+                claim=_written_once(1),
+                expected="refuted",
                 replay=_writes_twice,
             ),
             Obligation(name="W keys are enough", claim=_filter_keeps(0)),
             Obligation(name="W - 1 keys are enough", claim=_filter_keeps(1)),
             Obligation(
-                name="tight: W - 2 keys", claim=_filter_keeps(2), expected="refuted",
+                name="tight: W - 2 keys",
+                claim=_filter_keeps(2),
+                expected="refuted",
                 replay=_filter_short,
             ),
             Obligation(name="early scatter: S - W + 1 tokens are safe", claim=_early_scatter(0)),
             Obligation(
-                name="early scatter: S - W + 2 tokens", claim=_early_scatter(1),
-                expected="refuted", replay=_early_scatter_run,
+                name="early scatter: S - W + 2 tokens",
+                claim=_early_scatter(1),
+                expected="refuted",
+                replay=_early_scatter_run,
             ),
             Obligation(
                 name="early scatter: S = W breaks every chunk", claim=_early_scatter_breaks_all
             ),
         ),
         mutants=("scatter keeps one too many", "scatter keeps two too few"),
+        witness=lambda: _wrapped(S == W, D == 1, any_seat().prefilling),
         source="store_swa_into_unified",
-    ),  # fmt: skip
+    ),
     Theorem(
         identifier="R9",
         title="rejected drafts are never read",
@@ -763,12 +876,18 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
         ),
         mutants=(
-            "decode reads before it writes", "verify reads before it writes",
+            "decode reads before it writes",
+            "verify reads before it writes",
             "accepted tokens one too many",
         ),
         witness=lambda: (
-            *sizes(), S == W + D - 1, D >= 3, any_seat().cell.own,
-            z3.Not(any_seat().cell.committed), invariant(any_seat()), *well_formed(any_seat()),
+            *sizes(),
+            S == W + D - 1,
+            D >= 3,
+            any_seat().cell.own,
+            z3.Not(any_seat().cell.committed),
+            invariant(any_seat()),
+            *well_formed(any_seat()),
         ),
         source="eagle_worker; #506 and #509 of rMLX for the defect elsewhere",
     ),
@@ -788,11 +907,14 @@ THEOREMS: tuple[Theorem, ...] = (
                 name="the short form, wrapped", claim=_shortcut(_end > S, W >= 2, _restart > 0)
             ),
             Obligation(
-                name="the short form, just filled", claim=_shortcut(W >= 2, _restart > 0),
-                expected="refuted", replay=_restarts_from_start,
+                name="the short form, just filled",
+                claim=_shortcut(W >= 2, _restart > 0),
+                expected="refuted",
+                replay=_restarts_from_start,
             ),
         ),
         mutants=("rewind one too far", "window one too wide"),
+        witness=lambda: (*_saturated, W >= 3, S > W, _end > 2 * S, _restart == _end - 2),
         source="rings that roll back drafts",
-    ),  # fmt: skip
+    ),
 )

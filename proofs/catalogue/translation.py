@@ -8,7 +8,17 @@ import numpy as np
 import z3
 
 from kvproof.model.translation import Plan, asked
-from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Term, Theorem, Values
+from kvproof.proofs.asked import Store
+from kvproof.proofs.theorem import (
+    ALL_RELEASES,
+    Check,
+    Claim,
+    Fact,
+    Obligation,
+    Term,
+    Theorem,
+    Values,
+)
 from kvproof.spec.indices import FullLoc, Page, SwaLoc
 from kvproof.spec.translate import (
     WORD,
@@ -19,7 +29,7 @@ from kvproof.spec.translate import (
     written_to,
 )
 
-PLANNED_LEN, LOC_LEN, I = z3.Ints("planned_len loc_len i")
+PLANNED_LEN, LOC_LEN, TOKEN = z3.Ints("planned_len loc_len i")
 """Tokens when the forward was planned, at its store, and one of the store's tokens."""
 
 PLANNED, IDLE = z3.Bools("planned idle")
@@ -29,21 +39,28 @@ _locs_now = z3.Function("out_cache_loc", z3.IntSort(), z3.IntSort())
 _map_planned = z3.Function("map_planned", z3.IntSort(), z3.IntSort())
 _map_now = z3.Function("map", z3.IntSort(), z3.IntSort())
 
-_store = (I >= 0, I < LOC_LEN, PLANNED_LEN >= 0)
+_store = (TOKEN >= 0, TOKEN < LOC_LEN, PLANNED_LEN >= 0)
 
 
 def _translated() -> Term:
-    """What the plan holds for token I: the map of then, of the location of then."""
-    return SwaLoc(_map_planned(_locs_planned(I)))
+    """What the plan holds for token i: the map of then, of the location of then."""
+    return SwaLoc(_map_planned(_locs_planned(TOKEN)))
 
 
 def _due() -> Term:
     """CURRENT: the map at the store, of the store's own location."""
-    return SwaLoc(_map_now(_locs_now(I)))
+    return SwaLoc(_map_now(_locs_now(TOKEN)))
 
 
 def _written() -> Term:
-    return written_to(PLANNED, IDLE, PLANNED_LEN, LOC_LEN, _translated(), _due())
+    return written_to(
+        planned=PLANNED,
+        idle=IDLE,
+        planned_len=PLANNED_LEN,
+        loc_len=LOC_LEN,
+        planned_loc=_translated(),
+        now=_due(),
+    )
 
 
 def _branch(*given: Fact) -> Callable[[], Claim]:
@@ -51,11 +68,16 @@ def _branch(*given: Fact) -> Callable[[], Claim]:
 
 
 def _same_locs() -> Fact:
-    return z3.Implies(I < PLANNED_LEN, _locs_planned(I) == _locs_now(I))
+    return z3.Implies(TOKEN < PLANNED_LEN, _locs_planned(TOKEN) == _locs_now(TOKEN))
 
 
 def _same_map() -> Fact:
-    loc = _locs_now(I)
+    loc = _locs_now(TOKEN)
+    return _map_planned(loc) == _map_now(loc)
+
+
+def _same_map_where_planned() -> Fact:
+    loc = _locs_planned(TOKEN)
     return _map_planned(loc) == _map_now(loc)
 
 
@@ -66,16 +88,26 @@ def _equal_length(*given: Fact) -> Callable[[], Claim]:
         loc = z3.IntVal(1)
         return Claim(
             given=(
-                *_store, I == 0, PLANNED, z3.Not(IDLE), PLANNED_LEN == LOC_LEN, *given,
-                _map_now(_locs_now(I)) >= 0, _map_planned(_locs_planned(I)) >= 0,
-                _locs_now(I) >= loc, _locs_planned(I) >= loc,
+                *_store,
+                TOKEN == 0,
+                PLANNED,
+                z3.Not(IDLE),
+                PLANNED_LEN == LOC_LEN,
+                *given,
+                _map_now(_locs_now(TOKEN)) >= 0,
+                _map_planned(_locs_planned(TOKEN)) >= 0,
+                _locs_now(TOKEN) >= loc,
+                _locs_planned(TOKEN) >= loc,
             ),
             then=_written() == _due(),
             show={
-                "loc planned": _locs_planned(I), "loc": _locs_now(I),
-                "swa planned": _translated(), "swa": _due(), "length": LOC_LEN,
+                "loc planned": _locs_planned(TOKEN),
+                "loc": _locs_now(TOKEN),
+                "swa planned": _translated(),
+                "swa": _due(),
+                "length": LOC_LEN,
             },
-        )  # fmt: skip
+        )
 
     return claim
 
@@ -83,22 +115,41 @@ def _equal_length(*given: Fact) -> Callable[[], Claim]:
 def _rebind(found: Values) -> Check:
     """The rule on the counterexample's numbers: where the store goes, and where it should."""
     goes = written_to(
-        True, False, found["length"], found["length"], SwaLoc(found["swa planned"]),
-        SwaLoc(found["swa"]),
-    )  # fmt: skip
+        planned=True,
+        idle=False,
+        planned_len=found["length"],
+        loc_len=found["length"],
+        planned_loc=SwaLoc(found["swa planned"]),
+        now=SwaLoc(found["swa"]),
+    )
     return Check(
         model="the resolver's rule",
         invariant="CURRENT",
         broken=goes != found["swa"],
         says=f"planned with location {found['loc planned']} and stored with {found['loc']}, both "
         f"of length {found['length']}: the token goes to {goes}, the map says {found['swa']}",
+        question=Store(
+            planned_locs=(found["loc planned"],) * found["length"],
+            planned_map=_one_entry(found["loc planned"], found["swa planned"], found),
+            locs=(found["loc"],) * found["length"],
+            map=_one_entry(found["loc"], found["swa"], found),
+        ),
+        releases=ALL_RELEASES,
     )
+
+
+def _one_entry(loc: int, entry: int, found: Values) -> tuple[int, ...]:
+    """A map that is 0 but for one location."""
+    size = max(found["loc planned"], found["loc"]) + 1
+    return tuple(entry if at == loc else 0 for at in range(size))
 
 
 def _epoch() -> Claim:
     """An epoch of batch and map together: equal epochs mean equal locations and an equal map."""
     planned_epoch, epoch = z3.Ints("planned_epoch epoch")
-    bound = z3.Implies(planned_epoch == epoch, z3.And(_locs_planned(I) == _locs_now(I), _same_map()))
+    bound = z3.Implies(
+        planned_epoch == epoch, z3.And(_locs_planned(TOKEN) == _locs_now(TOKEN), _same_map())
+    )
     reused = z3.And(reuses_plan(PLANNED, IDLE, PLANNED_LEN, LOC_LEN), planned_epoch == epoch)
     return Claim(
         given=(*_store, bound),
@@ -107,7 +158,7 @@ def _epoch() -> Claim:
 
 
 def _elementwise_and_map() -> Claim:
-    same = z3.And(PLANNED_LEN == LOC_LEN, _locs_planned(I) == _locs_now(I), _same_map())
+    same = z3.And(PLANNED_LEN == LOC_LEN, _locs_planned(TOKEN) == _locs_now(TOKEN), _same_map())
     return Claim(given=(*_store, same), then=_written() == _due())
 
 
@@ -133,9 +184,7 @@ def _high_words_are_zero() -> Claim:
 
 
 def _low_words_are_values() -> Claim:
-    return Claim(
-        given=(_is_loc(_entry(HALF)),), then=_read_as_int32(HALF, False) == _entry(HALF)
-    )
+    return Claim(given=(_is_loc(_entry(HALF)),), then=_read_as_int32(HALF, False) == _entry(HALF))
 
 
 def _survivor_odd() -> Claim:
@@ -152,11 +201,13 @@ def _survivor_even() -> Claim:
     index = 2 * HALF
     return Claim(
         given=(
-            HALF >= 1, _is_loc(_entry(HALF)), _entry(HALF) == 0,
+            HALF >= 1,
+            _is_loc(_entry(HALF)),
+            _entry(HALF) == 0,
             _read_as_int32(HALF, False) == _entry(index),
         ),
         then=_entry(index) == 0,
-    )  # fmt: skip
+    )
 
 
 def _survivor_suffices() -> Claim:
@@ -207,11 +258,15 @@ def _widened_survivor() -> Claim:
     value = double_word(_entry(2 * HALF), _entry(2 * HALF + 1))
     return Claim(
         given=(
-            HALF >= 1, _is_loc(_entry(HALF)), _is_loc(_entry(2 * HALF)),
-            _is_loc(_entry(2 * HALF + 1)), _entry(HALF) == 0, value == _entry(HALF),
+            HALF >= 1,
+            _is_loc(_entry(HALF)),
+            _is_loc(_entry(2 * HALF)),
+            _is_loc(_entry(2 * HALF + 1)),
+            _entry(HALF) == 0,
+            value == _entry(HALF),
         ),
         then=z3.And(_entry(2 * HALF) == 0, _entry(2 * HALF + 1) == 0),
-    )  # fmt: skip
+    )
 
 
 # T7
@@ -227,9 +282,10 @@ NOW, FIRST = z3.Ints("now first")
 
 def _planned_once(plan: Plan) -> Fact:
     return z3.And(
-        plan.translations >= 0, plan.translations <= 1,
+        plan.translations >= 0,
+        plan.translations <= 1,
         z3.Implies(plan.translations == 1, plan.kept == FIRST),
-    )  # fmt: skip
+    )
 
 
 def _plan_start() -> Claim:
@@ -287,7 +343,7 @@ def _twice_is_once_exactly() -> Claim:
         # The first translation keeps the place in the page (theorem P4).
         given=(*_twice_given, once == SWA_PAGE * P + place, once % P == place),
         then=(twice == once) == (AGAIN == SWA_PAGE),
-    )  # fmt: skip
+    )
 
 
 THEOREMS: tuple[Theorem, ...] = (
@@ -327,9 +383,9 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(
         identifier="T3",
         title="when equal length is enough",
-        statement="It is enough where, between the plan and the store, the locations change only by "
-        "appended padding and the map does not change at them, or the forward is idle. Both halves "
-        "of the condition are needed.",
+        statement="It is enough where, between the plan and the store, the locations change only "
+        "by appended padding and the map does not change at them, or the forward is idle. Both "
+        "halves of the condition are needed.",
         conjecture="it was stated without the condition on the map",
         scope="any map, any locations",
         obligations=(
@@ -344,7 +400,7 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
             Obligation(
                 name="the map alone",
-                claim=_equal_length(_map_planned(_locs_planned(I)) == _map_now(_locs_planned(I))),
+                claim=_equal_length(_same_map_where_planned()),
                 expected="refuted", replay=_rebind,
             ),
         ),
@@ -366,7 +422,7 @@ THEOREMS: tuple[Theorem, ...] = (
             Obligation(name="equal elements and map", claim=_elementwise_and_map),
             Obligation(
                 name="equal elements alone",
-                claim=_equal_length(_locs_planned(I) == _locs_now(I)),
+                claim=_equal_length(_locs_planned(TOKEN) == _locs_now(TOKEN)),
                 expected="refuted", replay=_rebind,
             ),
         ),

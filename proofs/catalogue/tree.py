@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import z3
@@ -24,7 +25,9 @@ from kvproof.model.tree import (
     unlocked,
     window_released,
 )
+from kvproof.proofs.asked import Eviction
 from kvproof.proofs.theorem import (
+    UNCAPPED,
     Check,
     Claim,
     Enumeration,
@@ -63,26 +66,32 @@ K, LAST, LAST_IN_MATCH = z3.Ints("k last last_in_match")
 
 def _match_run() -> MatchRun:
     pages, best, since = z3.Ints("pages best since")
-    return MatchRun(
-        pages=pages, best=best, since_tombstone=since, tombstone_seen=z3.Bool("seen")
-    )
+    return MatchRun(pages=pages, best=best, since_tombstone=since, tombstone_seen=z3.Bool("seen"))
 
 
 def _match_invariant(run: MatchRun, last: Term, in_match: Term) -> Fact:
     return z3.And(
-        run.best >= 0, run.best <= run.pages, last >= 0, last <= run.pages,
-        in_match >= 0, in_match <= run.best,
+        run.best >= 0,
+        run.best <= run.pages,
+        last >= 0,
+        last <= run.pages,
+        in_match >= 0,
+        in_match <= run.best,
         run.since_tombstone == (run.pages - last) * P,
         run.tombstone_seen == (last > 0),
         z3.Or(in_match == 0, (run.best - in_match) * P >= W),
-        z3.Implies(K <= run.pages, K <= last),
-        z3.Implies(K <= run.best, K <= in_match),
-    )  # fmt: skip
+        z3.Implies(run.pages >= K, last >= K),
+        z3.Implies(run.best >= K, in_match >= K),
+    )
 
 
 def _match_start() -> Claim:
-    run = MatchRun(*(z3.IntVal(0) for _ in range(3)), tombstone_seen=z3.BoolVal(False))
-    assert run[:3] == tuple(z3.IntVal(value) for value in ROOT[:3])
+    run = MatchRun(
+        pages=z3.IntVal(ROOT.pages),
+        best=z3.IntVal(ROOT.best),
+        since_tombstone=z3.IntVal(ROOT.since_tombstone),
+        tombstone_seen=z3.BoolVal(ROOT.tombstone_seen),
+    )
     return Claim(given=(*_sizes, K >= 1), then=_match_invariant(run, z3.IntVal(0), z3.IntVal(0)))
 
 
@@ -93,21 +102,27 @@ def _match_step() -> Claim:
     in_match = z3.If(after.best == run.pages + 1, last, LAST_IN_MATCH)
     return Claim(
         given=(
-            *_sizes, K >= 1, run.pages >= 0, _match_invariant(run, LAST, LAST_IN_MATCH),
-            z3.Implies(K == run.pages + 1, z3.Not(live)),
+            *_sizes,
+            K >= 1,
+            run.pages >= 0,
+            _match_invariant(run, LAST, LAST_IN_MATCH),
+            z3.Implies(run.pages + 1 == K, z3.Not(live)),
         ),
         then=_match_invariant(after, last, in_match),
-    )  # fmt: skip
+    )
 
 
 def _no_tombstone_in_window() -> Claim:
     run = _match_run()
     return Claim(
         given=(
-            *_sizes, K >= 1, K <= run.best, _match_invariant(run, LAST, LAST_IN_MATCH),
+            *_sizes,
+            K >= 1,
+            run.best >= K,
+            _match_invariant(run, LAST, LAST_IN_MATCH),
         ),
         then=(run.best - K) * P >= W,
-    )  # fmt: skip
+    )
 
 
 def _longest() -> Claim:
@@ -136,10 +151,15 @@ def _lock_meets_no_tombstone() -> Claim:
     matched = best * P
     return Claim(
         given=(
-            *_sizes, K >= 1, K <= best, gap >= W, gap % P == 0, matched == K * P + gap,
+            *_sizes,
+            K >= 1,
+            best >= K,
+            gap >= W,
+            gap % P == 0,
+            matched == K * P + gap,
         ),
-        then=K * P <= locked_from(matched, W, P),
-    )  # fmt: skip
+        then=locked_from(matched, W, P) >= K * P,
+    )
 
 
 def _lock_spans_window() -> Claim:
@@ -156,12 +176,17 @@ def _one_page_less() -> Claim:
     run = _match_run()
     return Claim(
         given=(
-            *_sizes, W > P, run.tombstone_seen, run.since_tombstone >= 0, run.pages >= 1,
-            run.since_tombstone % P == 0, run.since_tombstone + P >= W - P,
+            *_sizes,
+            W > P,
+            run.tombstone_seen,
+            run.since_tombstone >= 0,
+            run.pages >= 1,
+            run.since_tombstone % P == 0,
+            run.since_tombstone + P >= W - P,
         ),
         then=extend_match(run, z3.BoolVal(True), P, W).since_tombstone >= W,
         show={"W": W, "P": P, "since": run.since_tombstone},
-    )  # fmt: skip
+    )
 
 
 def _short_run(found: Values) -> Check:
@@ -172,8 +197,8 @@ def _short_run(found: Values) -> Check:
         model="RADIX-3 on a path",
         invariant="a match has a live window behind it",
         broken=pages < len(live),
-        says=f"W={window}, P={page}: behind a tombstone and {len(live) - 1} live pages a match ends "
-        f"at {pages} pages, not {len(live)}",
+        says=f"W={window}, P={page}: behind a tombstone and {len(live) - 1} live pages a match "
+        f"ends at {pages} pages, not {len(live)}",
     )
 
 
@@ -189,9 +214,12 @@ def _locks() -> Locks:
 
 def _lock_invariant(page: Locks, both: Term, path: Term) -> Fact:
     return z3.And(
-        both >= 0, path >= 0, page.full == both + path, page.swa == both,
+        both >= 0,
+        path >= 0,
+        page.full == both + path,
+        page.swa == both,
         z3.Implies(page.tombstone, page.swa == 0),
-    )  # fmt: skip
+    )
 
 
 def _lock_claim(
@@ -250,9 +278,11 @@ def _owners(prefix: str = "") -> Owners:
 
 def _one_owner(page: Owners, total: Term) -> Fact:
     return z3.And(
-        page.free >= 0, page.tree >= 0, page.private >= 0,
+        page.free >= 0,
+        page.tree >= 0,
+        page.private >= 0,
         page.free + page.tree + page.private == total,
-    )  # fmt: skip
+    )
 
 
 def _owner_claim(after: Callable[[Owners], Owners], taken_from: str) -> Callable[[], Claim]:
@@ -273,11 +303,14 @@ def _all_idle() -> Claim:
     page, locks = _owners(), _locks()
     return Claim(
         given=(
-            _one_owner(page, 1), page.private == 0, _lock_invariant(locks, BOTH, PATH),
-            BOTH == 0, PATH == 0,
+            _one_owner(page, 1),
+            page.private == 0,
+            _lock_invariant(locks, BOTH, PATH),
+            BOTH == 0,
+            PATH == 0,
         ),
         then=z3.Or(page.free == 1, z3.And(page.tree == 1, may_evict(locks))),
-    )  # fmt: skip
+    )
 
 
 # P4: the map. Two arbitrary locations, by page and place in the page.
@@ -326,10 +359,12 @@ def _map_claim(*given: Fact, to: Term, lent: Term, returned: Term) -> Callable[[
 def _old(page: Term) -> Fact:
     """``page`` is what F was mapped to before the operation."""
     return z3.And(
-        z3.Implies(FX == F, GX == page), z3.Implies(FY == F, GY == page), page >= 0,
-        z3.Implies(z3.And(page != 0, FX != F), GX != page),
-        z3.Implies(z3.And(page != 0, FY != F), GY != page),
-    )  # fmt: skip
+        z3.Implies(FX == F, page == GX),
+        z3.Implies(FY == F, page == GY),
+        page >= 0,
+        z3.Implies(z3.And(page != 0, FX != F), page != GX),
+        z3.Implies(z3.And(page != 0, FY != F), page != GY),
+    )
 
 
 def _injective() -> Claim:
@@ -378,10 +413,10 @@ def _cursor_ordered() -> Claim:
 
 
 def _cursor_behind_readers() -> Claim:
-    """The next query, at ``len``, looks back to ``len - W + 1``; what it needs is not given back."""
+    """The next query, at ``len``, looks back to ``len - W + 1``: that is not given back."""
     after = cursor(EVICTED, PROTECTED, LEN, cursor_margin(W, P), P)
     return Claim(
-        given=(*_cursor_given, EVICTED <= maximum(0, LEN - W)),
+        given=(*_cursor_given, maximum(0, LEN - W) >= EVICTED),
         then=after <= maximum(PROTECTED, maximum(0, LEN - W)),
     )
 
@@ -411,8 +446,16 @@ def _keeps_window(margin: Callable[[], Term], *given: Fact) -> Callable[[], Clai
 
 
 def _match_lost(found: Values) -> Check:
-    """The release's margin."""
-    return _match_with(found, max(found["W"], found["P"]))
+    """The margin of 0.5.15 and 0.5.16."""
+    check = _match_with(found, max(found["W"], found["P"]))
+    question = Eviction(
+        evicted=0,
+        protected=0,
+        computed_len=found["len"],
+        window=found["W"],
+        page_size=found["P"],
+    )
+    return replace(check, question=question, releases=UNCAPPED)
 
 
 def _match_lost_with_less(found: Values) -> Check:
@@ -430,8 +473,8 @@ def _match_with(found: Values, margin: int) -> Check:
         model="RADIX-3 over what CURSOR-2 leaves",
         invariant="CURSOR: the last window is whole",
         broken=matched < pages,
-        says=f"W={window}, P={page}: a request of {length} tokens keeps the sliding-window halves of "
-        f"{pages - gone} of {pages} pages, and the tree then matches {matched} pages",
+        says=f"W={window}, P={page}: a request of {length} tokens keeps the sliding-window halves "
+        f"of {pages - gone} of {pages} pages, and the tree then matches {matched} pages",
     )
 
 
@@ -486,10 +529,13 @@ def _served_if_possible() -> Claim:
     full, _ = allocated_pair(NEED_FULL, FREE_FULL, NEED_SWA, FREE_SWA)
     return Claim(
         given=(
-            NEED_FULL >= 0, NEED_SWA >= 0, NEED_FULL <= FREE_FULL, NEED_SWA <= FREE_SWA,
+            NEED_FULL >= 0,
+            NEED_SWA >= 0,
+            NEED_FULL <= FREE_FULL,
+            NEED_SWA <= FREE_SWA,
         ),
         then=full == FREE_FULL - NEED_FULL,
-    )  # fmt: skip
+    )
 
 
 def _generation_grows() -> Claim:
@@ -579,8 +625,8 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(
         identifier="P3",
         title="every page has one owner",
-        statement="Each page of either pool is in exactly one of free, tree and request after every "
-        "operation, the sizes add up, and when no request is left all is free or evictable.",
+        statement="Each page of either pool is in exactly one of free, tree and request after "
+        "every operation, the sizes add up, and when no request is left all is free or evictable.",
         scope="any pool size, requests and order of operations; a page, or all pages counted, at a "
         "time",
         obligations=(
@@ -634,10 +680,10 @@ THEOREMS: tuple[Theorem, ...] = (
         identifier="P5",
         title="the cursor keeps a whole window",
         statement="With a margin of max(W, P) rounded up to pages the eviction cursor is page "
-        "aligned, never goes back or into what the tree protects, never passes what a reader needs, "
-        "and leaves a whole window below the insert boundary. The margin max(W, P) of 0.5.15 and "
-        "0.5.16 leaves the last only if P >= W or W is a multiple of P; else what is published can "
-        "lose its match. It does always leave a page.",
+        "aligned, never goes back or into what the tree protects, never passes what a reader "
+        "needs, and leaves a whole window below the insert boundary. The margin max(W, P) of "
+        "0.5.15 and 0.5.16 leaves the last only if P >= W or W is a multiple of P; else what is "
+        "published can lose its match. It does always leave a page.",
         conjecture="it was stated for the release's rule and for every W and P",
         scope="all W, P, lengths",
         obligations=(
@@ -695,15 +741,20 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem(
         identifier="P7",
         title="both pools or neither",
-        statement="An allocation takes what it needs from both pools or nothing from either, and is "
-        "served whenever both have enough.",
+        statement="An allocation takes what it needs from both pools or nothing from either, and "
+        "is served whenever both have enough.",
         scope="all sizes",
         obligations=(
             Obligation(name="atomic", claim=_atomic),
             Obligation(name="served if possible", claim=_served_if_possible),
         ),
         mutants=("one pool is enough",),
-        witness=lambda: (NEED_FULL >= 1, FREE_FULL >= NEED_FULL, FREE_SWA < NEED_SWA, FREE_SWA >= 1),
+        witness=lambda: (
+            NEED_FULL >= 1,
+            FREE_FULL >= NEED_FULL,
+            FREE_SWA < NEED_SWA,
+            FREE_SWA >= 1,
+        ),
         source="SWATokenToKVPoolAllocator.alloc, alloc_extend",
     ),
     Theorem(
@@ -713,6 +764,7 @@ THEOREMS: tuple[Theorem, ...] = (
         scope="any number of leases, by induction",
         obligations=(Obligation(name="one lease more", claim=_generation_grows),),
         mutants=("occupancy given twice",),
+        witness=lambda: (z3.Int("newest") >= 2, z3.Int("issued") == 1),
         source="ReqToTokenPool.req_generation (0.5.23)",
     ),
 )  # fmt: skip

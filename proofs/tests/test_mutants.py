@@ -22,9 +22,7 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
 
 
 def test_a_mutant_is_in_place_only_while_it_is_applied() -> None:
-    mutant = Mutant(
-        identifier="test", rule=window_start, text="- window + 1", by="- window"
-    )
+    mutant = Mutant(identifier="test", rule=window_start, text="- window + 1", by="- window")
     assert window_start(5, 3) == 3
     with mutant.applied():
         assert window_start(5, 3) == 2

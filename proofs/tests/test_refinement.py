@@ -96,7 +96,11 @@ class _Watch:
         if isinstance(fact, Read) and fact.request is not None:
             lease = self.monitor._leases[fact.request]
             self.reads.setdefault(fact.request, []).extend(
-                (row % self.ring.stride, position, self.ghost.stale_cause(lease, position, row) is None)
+                (
+                    row % self.ring.stride,
+                    position,
+                    self.ghost.stale_cause(lease, position, row) is None,
+                )
                 for position, row in enumerate(fact.rows, fact.first)
             )
         self.monitor.feed(fact)  # type: ignore[arg-type]
@@ -107,7 +111,9 @@ class _Watch:
                 self.operation = fact.operation
             case Admitted():
                 self.seats[fact.request] = [
-                    admitted(self.cell(fact.request, offset), offset=offset, matched=fact.matched_len)
+                    admitted(
+                        self.cell(fact.request, offset), offset=offset, matched=fact.matched_len
+                    )
                     for offset in range(self.ring.stride)
                 ]
             case Released():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,10 @@ BAD_LOGS: dict[str, tuple[Callable[[], list[bytes]], str]] = {
     "never submitted": (
         lambda: line_with(number_of("admitted"), request="Z"), "Z is admitted and was never",
     ),
+    "submitted without a prompt": (
+        lambda: line_with(3, operation={"op": "submit", "request": "A", "prompt": []}),
+        "A is admitted and was never submitted with a prompt",
+    ),
     "no ring": (lambda: line_with(1, ring_stride=None), "the target has no ring"),
 }  # fmt: skip
 
@@ -267,7 +272,8 @@ ODD: list[Any] = [
     -0.0, 1e300, "", "A", "Z", "\x00", "é", [], {}, [0], [[]], [None], {"a": 1}, ["A", 3],
 ]  # fmt: skip
 
-odd_values = st.sampled_from(ODD) | st.integers(-20, 40)
+# Copied, since a second change may go into what the first one put in.
+odd_values = st.sampled_from(ODD).map(deepcopy) | st.integers(-20, 40)
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -346,7 +352,7 @@ def altered_logs(draw: st.DrawFn) -> list[bytes]:
         number = draw(st.integers(0, len(lines) - 1))
         match draw(st.sampled_from(("json", "json", "json", "bytes", "remove", "swap", "double"))):
             case "json":
-                lines[number] = draw(altered_json(LINES[number])) + b"\n"
+                lines[number] = draw(altered_json(LINES[number % len(LINES)])) + b"\n"
             case "bytes":
                 lines[number] = draw(altered_bytes(lines[number]))
             case "remove":

@@ -158,7 +158,7 @@ def chunked(length: int) -> Iterator[list[Operation]]:
 @pytest.mark.parametrize("window", range(1, 5))
 def test_without_reuse_any_chunking_is_fresh(window: int) -> None:
     """R4."""
-    assert any_fails(geometry(window), chunked(8)) == set()
+    assert any_fails(geometry(window), chunked(7)) == set()
 
 
 @pytest.mark.parametrize("window", range(2, 6))
@@ -237,7 +237,7 @@ def test_a_hit_makes_the_first_tail_queries_read_stale_rows(
         *come_and_go("B", 3 * window),
         Submit(request="C", prompt=(Piece("A", shared), Piece("C", shared + tail))),
         *[Prefill(request="C", tokens=budget)] * tail,
-        *[Decode()] * window,
+        *[Decode()] * 3,
     ]
     monitor = run(sizes, operations)
     assert stale(monitor, "FRESH-PREFILL") == window * (window - 1) // 2

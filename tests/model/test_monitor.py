@@ -36,6 +36,7 @@ from kvproof.model.scenario import (
     Retract,
     Scenario,
     Submit,
+    Verify,
 )
 from kvproof.model.verdict import CAUSES, INVARIANTS, SEVERITY, Lease, Writer
 from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
@@ -87,9 +88,9 @@ def test_stale_decode_is_explained() -> None:
     assert evidence.publisher is not None
     assert evidence.publisher.request == "A"
     assert [
-        (cell.row, cell.stands_for, cell.writer and cell.writer.request, cell.stale)
+        (cell.row, cell.stands_for, cell.writer and cell.writer.request, cell.cause)
         for cell in evidence.ring
-    ] == [(4, 16, "C", False), (5, 17, "C", False), (6, 18, "C", False), (7, 15, "B", True)]
+    ] == [(4, 16, "C", None), (5, 17, "C", None), (6, 18, "C", None), (7, 15, "B", "other-request")]
 
 
 def test_first_occupant_of_a_slot_has_no_previous_one() -> None:
@@ -123,6 +124,34 @@ def test_publisher_is_who_computed_the_last_reused_page() -> None:
     assert violation.evidence.previous.request == "Z"
 
 
+def test_publisher_is_the_last_one_where_a_page_changes_hands_in_one_operation() -> None:
+    """C's prefill evicts A's page, takes it and publishes it: the third page of what D reuses."""
+    sizes = Geometry(window=4, page_size=4, slots=1, pool_tokens=16)
+    operations = [
+        *come_and_go("A", ("A", 8)), *come_and_go("C", ("C", 16)),
+        *arrive("D", ("C", 12), ("D", 14)), Decode(),
+    ]  # fmt: skip
+    violation = check(play(operations, sizes, reprefill_tail=0)).worst_of("FRESH-DECODE")
+    assert violation is not None
+    assert violation.evidence is not None
+    assert violation.evidence.publisher is not None
+    assert violation.evidence.publisher.request == "C"
+
+
+def test_publisher_of_an_answer_is_who_gave_it_though_others_came_later() -> None:
+    sizes = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
+    operations = [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 6)), Decode(), Decode(), Finish(request="A"),
+        *arrive("C", ("A", 8), ("C", 10)), Decode(),
+    ]  # fmt: skip
+    violation = check(play(operations, sizes, reprefill_tail=0)).worst()
+    assert violation is not None
+    assert violation.evidence is not None
+    assert violation.evidence.reader.matched_len == 8
+    assert violation.evidence.publisher is not None
+    assert violation.evidence.publisher.request == "A"
+
+
 def test_each_stale_row_is_counted_and_the_first_one_kept() -> None:
     monitor = check(play([*RECYCLED, Decode(), Decode()], reprefill_tail=1))
     # Tail 2 of a window of 4: the query at 18 reads position 15, the query at 19 none.
@@ -130,6 +159,48 @@ def test_each_stale_row_is_counted_and_the_first_one_kept() -> None:
     # Queries 16 and 17 read 13 14 15 and 14 15.
     assert monitor.counts["FRESH-PREFILL", "other-request"] == 5
     assert monitor.violations["FRESH-PREFILL", "other-request"].step == 7
+
+
+@pytest.mark.parametrize(("agreed", "causes"), [(15, {"same-content"}), (14, {"other-request"})])
+def test_same_content_means_the_same_prefix_up_to_that_very_token(
+    agreed: int, causes: set[str]
+) -> None:
+    """The query at 18 reads position 15 only; B wrote it after as many tokens of A's text."""
+    operations = [
+        *come_and_go("A", ("A", 16)),
+        *arrive("B", ("A", agreed + 1), ("B", 16)),
+        Abort(request="B"),
+        *arrive("C", ("A", 16), ("C", 18)),
+        Decode(),
+    ]
+    broken = check(play(operations, reprefill_tail=0)).violations
+    assert {cause for invariant, cause in broken if invariant == "FRESH-DECODE"} == causes
+
+
+@pytest.mark.parametrize("prompt_len", range(4, 16))
+def test_a_rejected_draft_is_known_whatever_row_of_whatever_slot_it_lies_in(
+    prompt_len: int,
+) -> None:
+    sizes = Geometry(window=4, page_size=1, slots=3, pool_tokens=64, draft_tokens=2)
+    operations = [
+        *arrive("A", ("A", 2)), *arrive("B", ("B", 3)), *arrive("C", ("C", prompt_len)),
+        Abort(request="A"), Abort(request="B"), Verify(accepted=1), Decode(),
+    ]  # fmt: skip
+    monitor = check(play(operations, sizes, decode_order="read, then write"))
+    assert monitor.counts == {("FRESH-DECODE", "rejected-draft"): 1}
+    violation = monitor.worst()
+    assert violation is not None
+    assert violation.evidence is not None
+    assert (violation.evidence.reader.slot, violation.evidence.stands_for) == (3, prompt_len + 1)
+
+
+def test_the_first_of_several_breaks_is_kept_and_all_are_counted() -> None:
+    """A leaked page stays leaked in every later snapshot."""
+    sizes = Geometry(window=4, page_size=4, slots=1, pool_tokens=64)
+    operations = [*arrive("A", ("A", 6)), Abort(request="A"), *come_and_go("B", ("B", 6))]
+    monitor = check(play(operations, sizes, faults=frozenset({"leak on abort"})))
+    assert monitor.violations["PARTITION", "leak"].step == 2
+    assert monitor.counts["PARTITION", "leak"] == 3
 
 
 # Order and words
@@ -164,6 +235,21 @@ def test_status_words() -> None:
     assert padded["PADDING"] == "holds"
     assert padded["USEFUL"] == "unknown", "nothing was cached, so nothing could be reused"
     assert statuses(check(play([])))["FRESH-DECODE"] == "unknown"
+
+
+def test_what_was_put_to_the_test_is_counted() -> None:
+    # A hit of 14 tokens with a tail of 4, one decode with one padded row.
+    operations = [*come_and_go("A", ("A", 16)), *arrive("C", ("A", 16), ("C", 18)), Decode(pad=1)]
+    monitor = check(play(operations))
+    assert (monitor.steps, monitor.skipped) == (6, 0)
+    assert monitor.checked == {
+        "PARTITION": 7,  # 5 snapshots: at the start and after all steps but the submits; 2 slots
+        "REFINES": 10,  # 2 matches, 4 launches' writes with the padded one, 3 + 1 queries
+        "USEFUL": 1,
+        "FRESH-PREFILL": 3,
+        "FRESH-DECODE": 1,
+        "PADDING": 2,  # one row written, one read
+    }
 
 
 def test_an_engine_error_is_no_verdict() -> None:
@@ -234,6 +320,49 @@ def test_without_a_cap_none_binds_though_it_would() -> None:
     assert witnesses[CAP_WITNESS] == 0
 
 
+def test_witnesses_are_counted_once_each_time() -> None:
+    operations = [
+        *RECYCLED, Decode(pad=1), Finish(request="C"), Evict(tokens=3),
+        *arrive("D", ("D", 6), chunk=3), Prefill(request="D"),
+    ]  # fmt: skip
+    assert check(play(operations)).witnesses == {
+        "prefix hit": 1,
+        "cap would bind": 1,
+        "cap bound": 1,
+        "foreign row in window": 1,
+        # C at 14 15 16, and D at 3 4 5 over its chunk boundary.
+        "ring read by prefill": 6,
+        "chunk boundary in window": 3,
+        "ring read by decode": 1,
+        "padded row": 2,
+        # Of A and B the last 4 of 16, of C 14 to 17 and 18, of D 4 and 5.
+        "ring wrapped": 4 + 4 + 4 + 1 + 2,
+        "page evicted": 1,
+    }
+
+
+def test_a_page_counts_as_cached_only_behind_all_pages_before_it() -> None:
+    """C agrees with A from position 4 on, and not before: nothing of it is cached."""
+    sizes = Geometry(window=4, page_size=4, slots=1, pool_tokens=64)
+    operations = [*come_and_go("A", ("A", 12)), *arrive("C", ("C", 4), ("A", 12))]
+    monitor = check(play(operations, sizes))
+    assert monitor.checked["USEFUL"] == 0
+    assert not monitor.violations
+
+
+def test_no_row_is_foreign_in_a_slot_that_nobody_held() -> None:
+    sizes = Geometry(window=4, page_size=1, slots=2, pool_tokens=64)
+    operations = [*come_and_go("A", ("A", 16)), *arrive("C", ("A", 16), ("C", 18))]
+    assert check(play(operations, sizes)).witnesses["foreign row in window"] == 0
+    assert check(play(operations)).witnesses["foreign row in window"] == 1
+
+
+def test_what_is_cached_and_not_reused_is_no_hit() -> None:
+    witnesses = check(play(RECYCLED, reprefill_tail=18)).witnesses
+    assert witnesses["prefix hit"] == 0
+    assert witnesses[CAP_WITNESS] == 1
+
+
 # Whose prompt is whose
 
 
@@ -285,7 +414,7 @@ def _is_submit(fact: Fact) -> bool:
 
 @pytest.mark.parametrize("kind", [Read, Wrote])
 def test_rows_of_a_target_without_a_ring_are_refused(kind: type[Fact]) -> None:
-    started, *rest = play([*arrive("A", ("A", 3)), Decode()])
+    started, *rest = play([*RECYCLED, Decode()])
     assert isinstance(started, Started)
     ringless = Started(
         target="model", backend="rules", geometry=SIZES, ring_stride=None, reprefill_tail=0

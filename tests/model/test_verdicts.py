@@ -316,6 +316,13 @@ CASES = [
     ),
     # REFINES
     edited(
+        "a read of the rows in another order",
+        {("REFINES", "row"), ("FRESH-DECODE", "own-other-position")},
+        Read,
+        lambda read: {"rows": read.rows[::-1]},
+        clean,
+    ),
+    edited(
         "a write to another row", {("REFINES", "row")},
         Wrote, lambda wrote: {"rows": (wrote.rows[0] + 1, *wrote.rows[1:])},
         lambda: play(ONE_SLOT, arrive("A", ("A", 6))),

@@ -1,0 +1,136 @@
+"""What campaigns find on the real releases, and that they looked where they say."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kvproof.fuzz.drivers.process import EngineProcess
+from kvproof.fuzz.expected import compare, load_expected
+from kvproof.fuzz.profiles import Profile
+from kvproof.fuzz.story import STALE, tell
+from kvproof.fuzz.targets import Target
+from kvproof.model.facts import Ended, Started, encode_fact
+from kvproof.model.monitor import check
+from kvproof.model.scenario import Scenario
+from kvproof.model.verdict import INVARIANTS
+
+from .conftest import NO_ENGINES, Run, targets
+
+MOST_OPERATIONS = 8
+"""What the shortest stale decode may take; it takes six."""
+
+STALE_DECODE = {"sglang-0.5.15:registry", "sglang-0.5.16:registry"}
+FRESH_DECODE = {"sglang-0.5.16:SWARadixCache", "sglang-0.5.23:registry"}
+
+
+def test_the_table_knows_the_target_s_verdicts(target: Target, run: Run) -> None:
+    table = load_expected()
+    if target.name not in {entry.target for entry in table}:
+        pytest.skip(f"the table says nothing of {target.name}: it is not a supported release")
+    cells = compare(run.result, table)
+    assert [cell.invariant for cell in cells] == list(INVARIANTS)
+    assert [cell for cell in cells if cell.agreement != "as expected"] == []
+
+
+def test_every_target_of_the_table_is_installed() -> None:
+    """A release that is not here would pass its tests by not having any."""
+    if os.environ.get(NO_ENGINES) == "1":
+        pytest.skip(f"{NO_ENGINES}=1 says that no engine is wanted")
+    missing = {entry.target for entry in load_expected()} - {found.name for found in targets()}
+    assert not missing, f"not installed: {', '.join(sorted(missing))}. Run `make engines`."
+
+
+def test_every_witness_is_reached(run: Run) -> None:
+    assert run.result.missing == ()
+
+
+def test_every_sequence_of_the_profile_is_played(run: Run, profile: Profile) -> None:
+    result = run.result
+    assert result.sequences == profile.sequences
+    assert 0 < result.kernel_sequences <= result.sequences
+    assert result.operations > 8 * result.sequences
+    assert result.skipped < result.operations / 3
+
+
+def test_no_engine_fails(run: Run) -> None:
+    assert run.result.faults == ()
+
+
+def test_every_finding_is_confirmed_on_the_real_kernels_and_repeats(run: Run) -> None:
+    assert run.result.findings
+    for finding in run.result.findings:
+        assert finding.confirmed, finding.name
+        assert finding.deterministic, finding.name
+
+
+def test_every_finding_can_be_seen_again_in_its_log(run: Run) -> None:
+    for finding in run.result.findings:
+        log = run.logs[finding.name]
+        started = log[0]
+        assert isinstance(started, Started)
+        assert started.backend == "interpreter"
+        broken = (finding.violation.invariant, finding.violation.cause)
+        assert check(log).violations[broken] == finding.violation
+        story = tell(finding.violation, log)
+        assert finding.violation.sentence in story
+        assert (STALE in story) == finding.violation.invariant.startswith("FRESH")
+
+
+def test_the_same_scenario_gives_the_same_bytes(run: Run, process: EngineProcess) -> None:
+    """The log was made by a process that had played the survey; this is another one."""
+    for finding in run.result.findings:
+        again = process.play(finding.scenario, timeout=60)
+        assert b"".join(map(encode_fact, again)) == b"".join(
+            map(encode_fact, run.logs[finding.name])
+        )
+
+
+def test_no_operation_of_a_finding_can_be_dropped(run: Run, process: EngineProcess) -> None:
+    for finding in run.result.findings:
+        operations = finding.scenario.operations
+        for gone in range(len(operations)):
+            fewer = Scenario(
+                geometry=finding.scenario.geometry,
+                operations=operations[:gone] + operations[gone + 1 :],
+            )
+            log = process.play(fewer, timeout=60, backend="rules")
+            assert isinstance(log[-1], Ended)
+            broken = (finding.violation.invariant, finding.violation.cause)
+            assert broken not in check(log).violations, gone
+
+
+def test_decode_is_stale_exactly_where_nothing_caps_the_match(target: Target, run: Run) -> None:
+    counts = {name for name in run.result.counts if name.startswith("FRESH-DECODE/")}
+    findings = [f for f in run.result.findings if f.violation.invariant == "FRESH-DECODE"]
+    if target.name in STALE_DECODE:
+        [finding] = findings
+        assert finding.violation.cause == "other-request"
+        assert len(finding.scenario.operations) <= MOST_OPERATIONS
+        assert counts
+    elif target.name in FRESH_DECODE:
+        assert findings == []
+        assert counts == set()
+    else:
+        pytest.skip(f"nothing is known of {target.name}")
+
+
+def test_the_cap_binds_where_there_is_one(target: Target, run: Run) -> None:
+    """And where there is none, it would have."""
+    witnesses = run.result.witnesses
+    assert witnesses["cap would bind"] > 0
+    if target.name in FRESH_DECODE:
+        assert witnesses["cap bound"] > 0
+    elif target.name in STALE_DECODE:
+        assert witnesses["cap bound"] == 0
+    else:
+        pytest.skip(f"nothing is known of {target.name}")
+
+
+def test_the_classes_are_the_release_s_own(target: Target, run: Run) -> None:
+    classes = run.result.classes
+    assert classes
+    assert run.result.versions
+    if target.construction == "SWARadixCache":
+        assert any("SWARadixCache" in name for name in classes.values())

@@ -1,0 +1,203 @@
+"""Simplifying takes each kind of step, ends where no step helps, and never loses what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from kvproof.fuzz.simplify import scenario_size, simplify
+from kvproof.fuzz.strategies import scenarios
+from kvproof.model.monitor import check
+from kvproof.model.reference import reference_player
+from kvproof.model.scenario import (
+    Decode,
+    Evict,
+    Finish,
+    Geometry,
+    Operation,
+    Piece,
+    Prefill,
+    Scenario,
+    Submit,
+    decode_scenario,
+    encode_scenario,
+    requests_of,
+)
+from kvproof.model.verdict import Cause, Invariant
+
+from .conftest import UNCAPPED
+
+
+def scenario(*operations: Operation, slots: int = 1) -> Scenario:
+    return Scenario(
+        geometry=Geometry(window=4, page_size=2, slots=slots, pool_tokens=64),
+        operations=operations,
+    )
+
+
+def breaks(invariant: Invariant, cause: Cause) -> Callable[[Scenario], bool]:
+    def on_the_model(scenario: Scenario) -> bool:
+        log = reference_player(scenario.geometry, UNCAPPED).play(scenario)
+        return (invariant, cause) in check(log).violations
+
+    return on_the_model
+
+
+STALE_DECODE = breaks("FRESH-DECODE", "other-request")
+
+THREE_REQUESTS = scenario(
+    Submit(request="X", prompt=(Piece("X", 16),)), Prefill(request="X", tokens=8),
+    Prefill(request="X"), Finish(request="X"),
+    Submit(request="Y", prompt=(Piece("Y", 16),)), Prefill(request="Y"), Decode(pad=2),
+    Finish(request="Y"), Evict(tokens=2),
+    Submit(request="Z", prompt=(Piece("X", 14), Piece("Z", 15))), Prefill(request="Z"),
+    Decode(pad=1), Decode(),
+    slots=3,
+)  # fmt: skip
+
+
+def test_three_requests_become_two() -> None:
+    """One request takes another's place, a decoded token goes into a prompt, one slot is left."""
+    assert not STALE_DECODE(THREE_REQUESTS)  # three slots: nobody recycles
+    found = scenario(*THREE_REQUESTS.operations, slots=1)
+    assert STALE_DECODE(found)
+    smallest = simplify(found, STALE_DECODE)
+    assert smallest == scenario(
+        Submit(request="A", prompt=(Piece("A", 5),)), Prefill(request="A"), Finish(request="A"),
+        Submit(request="B", prompt=(Piece("A", 2), Piece("B", 3))), Prefill(request="B"), Decode(),
+    )  # fmt: skip
+
+
+def kinds(scenario: Scenario) -> list[str]:
+    return [type(operation).__name__ for operation in scenario.operations]
+
+
+def submits(scenario: Scenario) -> dict[str, tuple[Piece, ...]]:
+    return {op.request: op.prompt for op in scenario.operations if isinstance(op, Submit)}
+
+
+def test_operations_go() -> None:
+    start = scenario(Decode(), Evict(tokens=3), Finish(request="A"), Decode())
+    smallest = simplify(start, lambda s: "Evict" in kinds(s))
+    assert smallest == scenario(Evict(tokens=3))
+
+
+def test_slots_go() -> None:
+    assert simplify(scenario(slots=3), lambda s: s.geometry.slots >= 2).geometry.slots == 2
+
+
+def test_chunks_and_padding_go() -> None:
+    start = scenario(Submit(request="A", prompt=(Piece("A", 3),)),
+                     Prefill(request="A", tokens=2), Decode(pad=3))  # fmt: skip
+    smallest = simplify(start, lambda s: kinds(s) == ["Submit", "Prefill", "Decode"])
+    assert smallest.operations[1:] == (Prefill(request="A"), Decode())
+
+
+def test_prompts_become_shorter() -> None:
+    start = scenario(Submit(request="A", prompt=(Piece("A", 20), Piece("B", 37))))
+    smallest = simplify(start, lambda s: "Submit" in kinds(s))
+    assert [piece.until for piece in submits(smallest)["A"]] == [1]
+
+
+def test_later_pieces_move_up() -> None:
+    start = scenario(Submit(request="A", prompt=(Piece("A", 20), Piece("B", 37))))
+    smallest = simplify(start, lambda s: any(len(prompt) == 2 for prompt in submits(s).values()))
+    assert submits(smallest) == {"A": (Piece("A", 1), Piece("B", 2))}
+
+
+def test_a_piece_that_another_goes_on_from_goes() -> None:
+    start = scenario(Submit(request="A", prompt=(Piece("A", 2), Piece("A", 5))))
+    smallest = simplify(start, lambda s: [p[-1].until for p in submits(s).values()] == [5])
+    assert submits(smallest) == {"A": (Piece("A", 5),)}
+
+
+def test_a_piece_that_ends_before_it_starts_goes() -> None:
+    start = scenario(Submit(request="A", prompt=(Piece("A", 10), Piece("B", 5), Piece("C", 12))))
+    smallest = simplify(start, lambda s: [p[-1].until for p in submits(s).values()] == [12])
+    assert [piece.until for piece in submits(smallest)["A"]] == [10, 12]
+
+
+def test_no_piece_ends_before_the_first_position() -> None:
+    """What simplifying tries must be a scenario: an engine's process refuses any other."""
+    tried: list[Scenario] = []
+
+    def keep(scenario: Scenario) -> bool:
+        tried.append(scenario)
+        return "Submit" in kinds(scenario)
+
+    simplify(scenario(Submit(request="A", prompt=(Piece("A", 10), Piece("B", 5)))), keep)
+    assert len(tried) > 5
+    for candidate in tried:
+        assert decode_scenario(encode_scenario(candidate)) == candidate
+
+
+def test_a_decode_becomes_a_token_of_the_prompt() -> None:
+    """Where a step only made a request longer, a longer prompt does the same."""
+    start = scenario(
+        Submit(request="A", prompt=(Piece("A", 3),)), Prefill(request="A"), Decode(), Decode(),
+        Finish(request="A"),
+    )  # fmt: skip
+
+    def is_long(s: Scenario) -> bool:
+        lengths = [
+            getattr(fact, "computed_len", 0) for fact in reference_player(s.geometry).play(s)
+        ]
+        return max(lengths) >= 5
+
+    smallest = simplify(start, is_long)
+    assert kinds(smallest) == ["Submit", "Prefill"]
+    assert submits(smallest) == {"A": (Piece("A", 5),)}
+
+
+def test_one_request_takes_over_another_s_text() -> None:
+    start = scenario(
+        Submit(request="A", prompt=(Piece("A", 4),)), Submit(request="B", prompt=(Piece("B", 8),)),
+        Submit(request="C", prompt=(Piece("A", 4), Piece("C", 5))),
+    )  # fmt: skip
+
+    def shares(s: Scenario) -> bool:
+        prompts = list(submits(s).values())
+        return len(prompts) >= 2 and prompts[-1][0].text == prompts[-2][0].text
+
+    smallest = simplify(start, shares)
+    assert len(requests_of(smallest.operations)) == 2
+
+
+def test_requests_and_texts_get_the_first_names() -> None:
+    start = scenario(Submit(request="Q", prompt=(Piece("text", 3),)), Prefill(request="Q"))
+    smallest = simplify(start, lambda s: kinds(s) == ["Submit", "Prefill"])
+    assert requests_of(smallest.operations) == ["A"]
+    assert submits(smallest)["A"][0].text == "B"
+
+
+def test_names_stay_where_they_matter() -> None:
+    start = scenario(Submit(request="Q", prompt=(Piece("q", 3),)))
+    assert simplify(start, lambda s: "Q" in submits(s)).operations[0] == Submit(
+        request="Q", prompt=(Piece("q", 1),)
+    )
+
+
+def test_what_breaks_nothing_else_stays_as_it_is() -> None:
+    start = scenario(Decode(pad=2), Evict(tokens=3))
+    assert simplify(start, lambda s: s == start) == start
+
+
+@pytest.mark.parametrize("invariant", ["FRESH-DECODE", "FRESH-PREFILL"])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(data=st.data())
+def test_the_result_is_smallest_and_still_breaks(invariant: Invariant, data: st.DataObject) -> None:
+    keeps = breaks(invariant, "other-request")
+    start = data.draw(scenarios().filter(keeps))
+    assume(len(start.operations) < 30)
+    smallest = simplify(start, keeps)
+    assert keeps(smallest)
+    assert scenario_size(smallest) <= scenario_size(start)
+    assert decode_scenario(encode_scenario(smallest)) == smallest
+    operations = smallest.operations
+    for gone in range(len(operations)):
+        kept = operations[:gone] + operations[gone + 1 :]
+        assert not keeps(Scenario(geometry=smallest.geometry, operations=kept)), gone
+    assert simplify(smallest, keeps) == smallest
