@@ -106,7 +106,7 @@ def compile_(
                 else Text(f"{compiled.bytes:,} B" + ("" if compiled.same_ttir else " *"))
                 for compiled in one.compiled
             ]  # fmt: skip
-            table.add_row(name, one.name, *cells)
+            table.add_row(name, Text(one.name), *cells)
     note = Text("* this target's compiler got other code than the one that is proved")
     show(Group(table, note), {"targets": targets, "engines": found}, as_json=as_json)
     if any(one.error for captured in found.values() for each in captured for one in each.compiled):
@@ -142,7 +142,7 @@ def _report(report: KernelReport) -> RenderableType:
     for width in report.widths:
         if width.smallest is not None:
             widths.add_row(
-                width.kernel, f"{width.smallest:,} {width.size}", str(width.line),
+                Text(width.kernel), f"{width.smallest:,} {width.size}", str(width.line),
                 width.wraps or "a step that later steps undo",
             )  # fmt: skip
     parts += [Text(""), Text(f"widths; the other sizes being at most {sizes}"), widths]
