@@ -13,6 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kvproof.cli import kernels
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import Target
@@ -61,12 +62,22 @@ def prove(
         list[Path] | None,
         typer.Option("--table", metavar="FILE", help="Renew a document's table of theorems."),
     ] = None,
+    about_kernels: Annotated[
+        bool, typer.Option("--kernels", help="Prove what the releases' real kernels do instead.")
+    ] = False,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option("--engine", metavar="NAME", help="With --kernels: one engine; repeatable."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Prove the theorems about the specification, and refute their next weaker neighbours.
 
     Exits with 1 if one is not as expected or unknown.
     """
+    if about_kernels:
+        kernels.prove(engine=engine, mutants=mutants, timeout=timeout, seed=seed, as_json=as_json)
+        return
     theorems = _chosen(only)
     prover: Solver = Prover(seed=seed, timeout_s=timeout)
     if solver == "cvc5":

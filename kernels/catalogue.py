@@ -158,10 +158,14 @@ FAMILIES = (
             write="allocation",
         )
         | {
+            "scatter by location": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:scatter_bf16_into_unified",
+                jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_scatter_loc_kernel",),
+            ),
             "verify streams": Kernel(
                 launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
                 jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
-            )
+            ),
         },
     ),
     Family(

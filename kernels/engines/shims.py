@@ -48,7 +48,9 @@ class ShimError(RuntimeError):
     """A shim that cannot do what it is for in this process."""
 
 
-def install(*, rocm_gate: bool, allocator_twins: bool = False) -> tuple[Shim, ...]:
+def install(
+    *, rocm_gate: bool, allocator_twins: bool = False, interpret: bool = True
+) -> tuple[Shim, ...]:
     """Prepare this process for the engine and say how.
 
     Args:
@@ -56,15 +58,17 @@ def install(*, rocm_gate: bool, allocator_twins: bool = False) -> tuple[Shim, ..
             then has no ring and no cap.
         allocator_twins: allocate pages by the kernels' rule in Python where the release would
             launch a Triton kernel.
+        interpret: run kernels in the interpreter. Off, they can be compiled, and a launch fails.
 
     Raises:
         EngineError: the engine's layout is not a known one.
         ShimError: the gate stays off, or Triton was imported too early.
     """
-    shims = [_interpreter(), _stubs()]
+    shims = [_interpreter(), _stubs()] if interpret else [_stubs()]
     if rocm_gate:
         shims.append(_rocm_gate())
-    shims.append(_warm_interpreter())
+    if interpret:
+        shims.append(_warm_interpreter())
     if allocator_twins:
         shims.extend(_allocator_twins())
     return tuple(shims)

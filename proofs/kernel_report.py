@@ -1,0 +1,252 @@
+"""Everything that is said of a release's kernels: proved, compiled, compared, mutated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from kvproof.kernels.capture import (
+    Captured,
+    Compiled,
+    Edit,
+    KernelProcess,
+    Launch,
+    Mutated,
+    Order,
+)
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.evaluate import Comparison, compare, difference, predict
+from kvproof.kernels.symbolic import Bits, Run, execute
+from kvproof.kernels.ttir import UnknownCodeError, parse
+from kvproof.kernels.width import REFERENCE, Breaking, smallest_breaking
+from kvproof.proofs.kernel_theorems import Code, theorems
+from kvproof.proofs.prove import TheoremResult, prove
+from kvproof.proofs.solver import Prover
+from kvproof.proofs.theorem import Enumeration, Obligation
+
+Tell = Callable[[str], None]
+
+
+class KernelNote(msgspec.Struct, frozen=True, kw_only=True):
+    """One specialisation of a kernel, as the release launches it.
+
+    Attributes:
+        abstained: what of its code is not modelled; empty if it was proved from.
+        compiled: by target.
+    """
+
+    name: str
+    source: str
+    signature: dict[str, str]
+    constants: dict[str, int | bool | str | None]
+    abstained: str = ""
+    compiled: tuple[Compiled, ...] = ()
+
+
+class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a mutant.
+
+    Attributes:
+        killed_by: ``theorem: obligation`` of the first that turned out otherwise; empty if none.
+        seconds: of the proofs up to that.
+        launches: random launches up to the first that stores something else than the original
+            did, by the mutant's model; None if none of ``tried`` does.
+    """
+
+    edit: Edit
+    killed_by: str = ""
+    why: str = ""
+    seconds: float = 0.0
+    launches: int | None = None
+    tried: int = 0
+
+
+class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A release's kernels."""
+
+    release: str
+    family: str
+    kernels: tuple[KernelNote, ...]
+    theorems: tuple[TheoremResult, ...]
+    widths: tuple[Breaking, ...]
+    comparisons: tuple[Comparison, ...]
+    mutants: tuple[MutantResult, ...]
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        """All as expected: proved, understood, compiled, like the real kernels, mutants killed."""
+        return (
+            all(theorem.verdict == "as expected" for theorem in self.theorems)
+            and not any(note.abstained for note in self.kernels)
+            and not any(one.error for note in self.kernels for one in note.compiled)
+            and not any(comparison.difference for comparison in self.comparisons)
+            and all(mutant.killed_by for mutant in self.mutants)
+        )
+
+
+def examine(
+    process: KernelProcess,
+    *,
+    prover: Prover,
+    targets: Sequence[str] = (),
+    launches: int = 0,
+    edits: Sequence[Edit] = (),
+    tell: Tell = lambda _: None,
+) -> KernelReport:
+    """Prove what a release's kernels do.
+
+    Args:
+        process: of the engine.
+        prover: decides the claims.
+        targets: GPUs to compile for.
+        launches: random launches of each recipe to compare the models with, in the interpreter.
+        edits: mutants that must be noticed.
+        tell: called with what is being done.
+
+    Raises:
+        EngineError: the engine gives no kernels.
+    """
+    started = time.perf_counter()
+    engine = process.engine
+    tell(f"{engine.name}: compiling its kernels")
+    report = process.ask(Order(work="capture", targets=tuple(targets), edits=tuple(edits)))
+    code = code_of(process, report.captured)
+    results = []
+    for theorem in theorems(code):
+        tell(f"{engine.name}: {theorem.identifier} {theorem.title}")
+        try:
+            results.append(prove(theorem, prover))
+        except UnknownCodeError as error:
+            results.append(
+                TheoremResult(
+                    identifier=theorem.identifier, title=theorem.title,
+                    statement=theorem.statement, scope=theorem.scope, source=theorem.source,
+                    status=f"abstained: {error}", verdict="unknown", seconds=0.0, obligations=(),
+                )
+            )  # fmt: skip
+    tell(f"{engine.name}: widths")
+    widths = tuple(
+        smallest_breaking(one.name, code.shipped[one.name], execute(parse(one.ttir), Bits()), size)
+        for one in report.captured
+        if one.name in code.shipped
+        for size in REFERENCE
+    )
+    comparisons: tuple[Comparison, ...] = ()
+    seen: tuple[Launch, ...] = ()
+    if launches:
+        tell(f"{engine.name}: {launches} launches of each in the interpreter")
+        seen = process.ask(Order(work="run", seeds=tuple(range(launches)))).launches
+        comparisons = tuple(
+            compare(name, run, list(_of(name, seen))) for name, run in code.runs.items()
+        )
+    mutants = []
+    for edit in edits:
+        found = [one for one in report.mutated if one.edit == edit]
+        if found:  # the release has the kernel
+            tell(f"{engine.name}: mutant {edit.text} -> {edit.by}")
+            mutants.append(judge(code, edit, found, prover, seen))
+    return KernelReport(
+        release=engine.name,
+        family=report.family,
+        kernels=tuple(
+            KernelNote(
+                name=one.name, source=one.source, signature=one.signature,
+                constants=one.constants, abstained=code.unknown.get(one.name, ""),
+                compiled=one.compiled,
+            )
+            for one in report.captured
+        ),
+        theorems=tuple(results),
+        widths=widths,
+        comparisons=comparisons,
+        mutants=tuple(mutants),
+        seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def code_of(process: KernelProcess, captured: Sequence[Captured]) -> Code:
+    """A release's kernels as symbolic runs, and what was not understood."""
+    runs: dict[str, Run] = {}
+    shipped: dict[str, Run] = {}
+    unknown: dict[str, str] = {}
+    for one in captured:
+        try:
+            shipped[one.name] = execute(parse(one.ttir))
+            runs[one.name] = execute(parse(one.parametric))
+        except UnknownCodeError as error:
+            shipped.pop(one.name, None)
+            unknown[one.name] = str(error)
+
+    def play(wrapper: str, numbers: dict[str, list[int]]) -> list[int] | str:
+        try:
+            order = Order(work="play", wrapper=wrapper, numbers=numbers)
+            return process.ask(order).numbers
+        except EngineError as error:
+            return error.cause
+
+    return Code(release=process.engine.name, runs=runs, shipped=shipped, unknown=unknown, play=play)
+
+
+def _of(name: str, launches: Sequence[Launch]) -> Iterator[Launch]:
+    return (one for one in launches if name == f"{one.kernel} [{one.recipe}]")
+
+
+def judge(
+    code: Code, edit: Edit, found: Sequence[Mutated], prover: Prover, seen: Sequence[Launch]
+) -> MutantResult:
+    """Whether a theorem notices a mutant, and whether random launches do.
+
+    An unknown and an abstention are no kills.
+    """
+    started = time.perf_counter()
+    runs: dict[str, Run] = {}
+    why, killed = [], ""
+    for one in found:
+        name = f"{edit.kernel} [{one.recipe}]"
+        try:
+            if one.error:
+                raise UnknownCodeError(one.error)
+            runs[name] = execute(parse(one.parametric))
+            mutated = code.with_kernel(name, runs[name], execute(parse(one.ttir)))
+            killed = killed or _killer(code, mutated, prover)
+        except UnknownCodeError as error:
+            why.append(f"{name}: {error}")
+    seconds = time.perf_counter() - started
+    tried = [
+        [bool(difference(predict(run, launch), launch)) for launch in _of(name, seen)]
+        for name, run in runs.items()
+    ]
+    return MutantResult(
+        edit=edit,
+        killed_by=killed,
+        why="; ".join(why),
+        seconds=seconds,
+        launches=min((each.index(True) + 1 for each in tried if True in each), default=None),
+        tried=max(map(len, tried), default=0),
+    )
+
+
+def _killer(code: Code, mutated: Code, prover: Prover) -> str:
+    for before, after in zip(theorems(code), theorems(mutated), strict=True):
+        for one, other in zip(before.obligations, after.obligations, strict=True):
+            if isinstance(one, Enumeration) or isinstance(other, Enumeration):
+                continue
+            status = _flipped(one, other, prover)
+            if status:
+                return f"{before.identifier}: {one.name} is {status}"
+    return ""
+
+
+def _flipped(one: Obligation, other: Obligation, prover: Prover) -> str:
+    original, claim = one.claim(), other.claim()
+    facts = [*original.given, original.then], [*claim.given, claim.then]
+    if len(facts[0]) == len(facts[1]) and all(
+        a.eq(b) if hasattr(a, "eq") and hasattr(b, "eq") else a is b
+        for a, b in zip(*facts, strict=True)
+    ):
+        return ""
+    status = prover.decide(claim).status
+    return status if status not in (other.expected, "unknown") else ""

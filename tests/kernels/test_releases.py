@@ -1,0 +1,108 @@
+"""The installed releases' own kernels: theorems, mutants, widths, and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kvproof.kernels.capture import KernelProcess, Order, Report
+from kvproof.kernels.catalogue import FAMILIES
+from kvproof.kernels.evaluate import compare, difference, predict
+from kvproof.kernels.symbolic import Bits, execute
+from kvproof.kernels.ttir import parse
+from kvproof.kernels.width import smallest_breaking
+from kvproof.proofs.kernel_mutants import MUTANTS
+from kvproof.proofs.kernel_report import KernelReport, code_of, examine, judge
+from kvproof.proofs.kernel_theorems import SCATTER, theorems
+from kvproof.proofs.solver import Prover
+
+Start = Callable[[str], KernelProcess]
+Capture = Callable[[str], Report]
+
+RELEASES = ("0.5.15", "0.5.16", "0.5.23")
+NEWEST = RELEASES[-1]
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def report(request: pytest.FixtureRequest, start: Start) -> KernelReport:
+    return examine(start(request.param), prover=Prover(), launches=1)
+
+
+def test_every_theorem_is_as_expected_and_nothing_is_left_out(report: KernelReport) -> None:
+    assert [one.status for one in report.theorems if one.verdict != "as expected"] == []
+    assert [note.name for note in report.kernels if note.abstained] == []
+    family = next(one for one in FAMILIES if report.release.endswith(one.name))
+    proved = {note.name.partition(" ")[0] for note in report.kernels}
+    ring = ("scatter", "decode streams", "prefill indices", "scatter by location", "verify streams")
+    for step in ring:
+        if step in family.kernels:
+            assert {jit.partition(":")[2] for jit in family.kernels[step].jit} <= proved
+
+
+def test_tight_bounds_break_on_the_real_kernels(report: KernelReport) -> None:
+    played = [
+        each
+        for theorem in report.theorems
+        for one in theorem.obligations
+        for each in one.confirmations
+    ]
+    assert len(played) >= 3
+    assert all(one.broken and "interpreter" in one.target for one in played)
+
+
+def test_models_predict_every_cell(report: KernelReport) -> None:
+    assert [one.difference for one in report.comparisons if one.difference] == []
+    assert all(one.cells for one in report.comparisons)
+    assert len(report.comparisons) == len(report.kernels)
+
+
+def test_widths_are_real_overflows(report: KernelReport) -> None:
+    widths = {(one.kernel, one.size): one for one in report.widths}
+    # Rows of 512 elements, numbered in int32: 2**31 / 512 is the first that is too many.
+    scatter = widths[SCATTER, "tokens"]
+    assert scatter.smallest == (1 << 31) // 512 + 1
+    assert "address -2,147,483,648 instead of 2,147,483,648" in scatter.wraps
+    # Its rows are int64: no pool is too large.
+    assert widths[SCATTER, "rows"].smallest is None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_proofs_do_not_depend_on_the_seed(seed: int, start: Start, capture: Capture) -> None:
+    code = code_of(start(NEWEST), capture(NEWEST).captured)
+    prover = Prover(seed=seed)
+    for theorem in theorems(code):
+        for one in theorem.obligations:
+            assert prover.decide(one.claim()).status == one.expected, one.name
+
+
+def test_every_mutant_is_noticed(start: Start, capture: Capture) -> None:
+    report = capture(NEWEST)
+    code = code_of(start(NEWEST), report.captured)
+    assert len(MUTANTS) >= 25
+    for edit in MUTANTS:
+        found = [one for one in report.mutated if one.edit == edit]
+        result = judge(code, edit, found, Prover(), ())
+        assert result.killed_by, (edit, result.why)
+
+
+def test_a_wrong_model_is_noticed(start: Start, capture: Capture) -> None:
+    report = capture(NEWEST)
+    launches = start(NEWEST).ask(Order(work="run", seeds=(5,), only=("scatter",))).launches
+    [scatter] = [one for one in report.captured if one.name == SCATTER]
+    good = execute(parse(scatter.parametric))
+    assert compare(SCATTER, good, launches).difference == ""
+    wrong = next(one for one in report.mutated if one.edit.by == "((pos + 1) % ring_stride)")
+    assert difference(predict(execute(parse(wrong.parametric)), launches[0]), launches[0])
+
+
+def test_a_narrow_row_number_has_a_smallest_pool_that_breaks_it(capture: Capture) -> None:
+    """The method, on a mutant: an int32 row times 512 wraps at 2**22 rows."""
+    narrow = next(one for one in capture(NEWEST).mutated if "loc.to(tl.int32)" in one.edit.by)
+    found = smallest_breaking(
+        SCATTER, execute(parse(narrow.ttir)), execute(parse(narrow.ttir), Bits()), "rows"
+    )
+    assert found.smallest is not None
+    # The first slot with a row at or past 2**22, and all of its rows.
+    assert (1 << 22) <= found.smallest < (1 << 22) + 2 * 131
+    assert found.wraps
