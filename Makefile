@@ -29,6 +29,10 @@ help: ## Show this list
 fuzz: engines ## Set up and run the main job: fuzz every supported release
 	$(BIN)/kvproof fuzz $(ARGS)
 
+.PHONY: prove
+prove: setup ## Set up and prove the theorems about the specification
+	$(BIN)/kvproof prove $(ARGS)
+
 .PHONY: test
 test: engines ## Set up and run the linter, the type checker and all tests
 	$(BIN)/ruff format --check .
@@ -47,6 +51,11 @@ engines: setup ## Fetch the supported engine releases
 .PHONY: doctor
 doctor: engines ## Say what works in each engine on this machine
 	$(BIN)/kvproof engine doctor $(ARGS)
+
+.PHONY: bench
+bench: engines ## Measure speeds on this machine
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/first_failure.py
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements
@@ -80,7 +89,7 @@ $(VENV)/.files: $(VENV)/.created FORCE
 
 $(VENV)/.installed: $(VENV)/.files constraints.txt pyproject.toml
 	$(INSTALL) pip setuptools
-	$(INSTALL) $(EDITABLE) '.[dev]'
+	$(INSTALL) $(EDITABLE) '.[dev,cvc5]'
 	touch $@
 
 .PHONY: FORCE

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import engine, fuzz, replay
+from kvproof.cli import engine, fuzz, prove, replay
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.scenario import BadFileError
@@ -85,3 +85,4 @@ app.add_typer(engine.commands)
 app.command()(fuzz.fuzz)
 app.command()(replay.replay)
 app.command()(replay.check)
+app.command()(prove.prove)

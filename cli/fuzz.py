@@ -11,7 +11,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, errors, plain_table, show
@@ -84,6 +84,13 @@ class _Watcher(Listener):
             note = f"shrinking {broken[0]}: {operations} operations"
             self.progress.update(self._task, note=note)
 
+    def ended(self, result: TargetResult) -> None:
+        """Say in the progress line how the target's campaign ended."""
+        if self._task is not None:
+            broken = [v.invariant for v in result.verdicts if v.status == "violated"]
+            note = f"broken: {', '.join(broken)}" if broken else "nothing broke"
+            self.progress.update(self._task, note=note)
+
     def found(self, target: Target, finding: Finding, log: list[Fact]) -> None:
         path = self.folder.found(target, finding, log)
         self.scenarios[target.name, finding.violation.invariant] = path
@@ -111,7 +118,9 @@ def fuzz(
     ] = "on",
     allocator: Annotated[
         Literal["twins", "kernels"],
-        typer.Option(help="Allocate pages by the release's torch functions, or by its kernels."),
+        typer.Option(
+            help="Allocate pages by the kernels' rule in Python, or by the release's kernels."
+        ),
     ] = "twins",
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = DEFAULT_ROOT,
     stories: Annotated[
@@ -140,8 +149,8 @@ def fuzz(
     results: list[TargetResult] = []
     with Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[note]}"),
         console=errors(),
     ) as progress:
@@ -160,6 +169,7 @@ def fuzz(
                         listener=watcher,
                     ).run()
                 )
+            watcher.ended(results[-1])
             folder.result(_report(results, table, baseline, number, profile, folder))
     report = _report(results, table, baseline, number, profile, folder)
     show(_print(report, watcher.scenarios, stories=stories), report, as_json=as_json)
@@ -190,7 +200,13 @@ def _report(
     )
 
 
-_STYLES = {"holds": "green", "violated": "red", "engine error": "magenta", "unknown": "yellow"}
+STATUS_STYLES = {
+    "holds": "green",
+    "violated": "red",
+    "engine error": "magenta",
+    "unknown": "yellow",
+    "skipped": "yellow",
+}
 
 
 def _matrix(report: Report) -> Table:
@@ -199,7 +215,7 @@ def _matrix(report: Report) -> Table:
     for result in report.targets:
         cells = []
         for verdict in result.verdicts:
-            text = Text(verdict.status, style=_STYLES.get(verdict.status, ""))
+            text = Text(verdict.status, style=STATUS_STYLES[verdict.status])
             if verdict.status == "violated":
                 text.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
             agrees = agreement[result.target, verdict.invariant]

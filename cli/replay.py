@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvproof.cli.fuzz import paint
+from kvproof.cli.fuzz import STATUS_STYLES, paint
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.fuzz.story import tell
 from kvproof.fuzz.targets import find_targets
@@ -147,9 +147,12 @@ def check(
 
 
 def _told(name: str, outcome: Outcome, facts: list[Fact]) -> list[RenderableType]:
-    table = plain_table("target", "backend", *(i.replace("-", "-\n") for i in outcome.statuses))
-    table.add_row(name.replace(":", ":\n"), outcome.backend, *outcome.statuses.values())
-    parts: list[RenderableType] = [table, ""]
+    table = plain_table("invariant", "verdict")
+    for invariant, status in outcome.statuses.items():
+        table.add_row(invariant, Text(status, STATUS_STYLES[status]))
+    parts: list[RenderableType] = [
+        Text(f"{name} (backend {outcome.backend})", "bold"), table, ""
+    ]  # fmt: skip
     if outcome.engine_error is not None:
         error = outcome.engine_error
         parts += [Text(f"engine error: the engine {error.cause}: {error.message}", "magenta"), ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from kvproof.model.facts import Admitted, Advanced, Fact, Read, Skipped, Started, Step, Wrote
@@ -22,6 +23,11 @@ from kvproof.model.verdict import INVARIANTS, StaleRead, Violation
 
 STALE = "<- STALE"
 """Marks a stale row; the console paints such lines."""
+
+LUCKY = "<- not its own; the same token by luck"
+"""Marks a row of an earlier occupant that happens to hold what the reader would have written."""
+
+WIDTH = 100
 
 
 def spell_prompt(prompt: Prompt) -> str:
@@ -116,7 +122,7 @@ def draw_ring(evidence: StaleRead) -> list[str]:
             f"(occupancy {writer.occupancy}, step {writer.step + 1})"
         )
         pointer = ">" if cell.row == evidence.row else " "
-        mark = f"  {STALE}" if cell.stale else ""
+        mark = {None: "", "same-content": f"  {LUCKY}"}.get(cell.cause, f"  {STALE}")
         lines.append(f" {pointer}{cell.row:>4}  {stands:>10}  {holds}{mark}")
     return lines
 
@@ -158,6 +164,12 @@ def chain(violation: Violation, window: int) -> list[str]:
     return lines
 
 
+def _wrapped(text: str, *, hang: str = "") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent="  ", subsequent_indent="  " + hang, break_on_hyphens=False
+    )
+
+
 def tell(violation: Violation, log: Sequence[Fact]) -> str:
     """The whole story as text."""
     started = log[0]
@@ -167,9 +179,9 @@ def tell(violation: Violation, log: Sequence[Fact]) -> str:
     lines = [
         f"{violation.invariant} is broken on {started.target} (backend {started.backend})",
         "",
-        f"  In step {violation.step + 1}, {violation.sentence}.",
+        _wrapped(f"In step {violation.step + 1}, {violation.sentence}."),
         "",
-        f"  {violation.invariant}: {INVARIANTS[violation.invariant]}.",
+        _wrapped(f"{violation.invariant}: {INVARIANTS[violation.invariant]}."),
         "",
         f"Sizes: window {geometry.window}, page_size {geometry.page_size}, ring_stride {stride}, "
         f"slots {geometry.slots}, pool_tokens {geometry.pool_tokens}, "
@@ -187,6 +199,9 @@ def tell(violation: Violation, log: Sequence[Fact]) -> str:
             *draw_ring(evidence),
             "",
             "How it came to that",
-            *(f"  {n}. {text}" for n, text in enumerate(chain(violation, geometry.window), 1)),
+            *(
+                _wrapped(f"{number}. {text}", hang="   ")
+                for number, text in enumerate(chain(violation, geometry.window), 1)
+            ),
         ]
     return "\n".join(lines) + "\n"

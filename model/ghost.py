@@ -92,8 +92,7 @@ class Ghost:
                 row=row,
                 stands_for=stands_for.get(row),
                 writer=self.writer(row),
-                stale=row in stands_for
-                and self.stale_cause(lease, stands_for[row], row) is not None,
+                cause=self.stale_cause(lease, stands_for[row], row) if row in stands_for else None,
             )
             for row in range(start, start + self.stride)
         )

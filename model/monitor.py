@@ -81,9 +81,10 @@ class Monitor:
     _prompts: dict[str, Prompt] = field(default_factory=dict)
     _former_prompt: Prompt | None = None
     _leases: dict[str, Lease] = field(default_factory=dict)
-    _computed: dict[str, int] = field(default_factory=dict)
+    # Kept after the release: a request publishes its answer as it ends.
+    _newest_of: dict[str, Occupancy] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
-    _publishers: dict[Page, int] = field(default_factory=dict)
+    _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     _pools: Pools | None = None
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
@@ -177,9 +178,10 @@ class Monitor:
 
     def _admitted(self, fact: Admitted) -> None:
         assert self.started is not None
-        if fact.request not in self._prompts:
+        if not self._prompts.get(fact.request):
             raise BadFileError(
-                f"step {self._step}: request {fact.request} is admitted and was never submitted"
+                f"step {self._step + 1}: request {fact.request} is admitted and was never "
+                "submitted with a prompt"
             )
         self._occupancy = next_occupancy(self._occupancy)
         lease = Lease(
@@ -203,7 +205,7 @@ class Monitor:
                 )
         self._check_match(fact)
         self._leases[fact.request] = lease
-        self._computed[fact.request] = fact.matched_len
+        self._newest_of[fact.request] = self._occupancy
         self._chunk_start[fact.request] = fact.matched_len
         self._ghost.lease(lease, self._prompts[fact.request])
         if fact.matched_len and self._ghost.stride:
@@ -283,12 +285,10 @@ class Monitor:
             return
         if self._ghost.stride:
             self._ghost.reject_from(lease, fact.computed_len)
-        self._computed[fact.request] = fact.computed_len
         self._chunk_start[fact.request] = fact.computed_len
 
     def _released(self, fact: Released) -> None:
         self._leases.pop(fact.request, None)
-        self._computed.pop(fact.request, None)
 
     # Pools
 
@@ -298,12 +298,17 @@ class Monitor:
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
         size = self.started.geometry.page_size
-        in_tree = {page_of(FullLoc(loc), size) for node in pools.nodes for loc in node.locs[::size]}
-        for page in in_tree - self._publishers.keys():
-            self._publishers[page] = self._publisher_of(page, pools)
+        # With its first token: one operation may evict a page and publish it again for another.
+        in_tree = {
+            (page_of(FullLoc(loc), size), token)
+            for node in pools.nodes
+            for loc, token in zip(node.locs[::size], node.tokens[::size], strict=False)
+        }
         evicted = self._publishers.keys() - in_tree
-        for page in evicted:
-            del self._publishers[page]
+        for page_and_token in evicted:
+            del self._publishers[page_and_token]
+        for page, token in in_tree - self._publishers.keys():
+            self._publishers[page, token] = self._publisher_of(page, pools)
         if evicted and isinstance(self._operation, Evict):
             self.witnesses["page evicted"] += 1
         self._pools = pools
@@ -315,10 +320,8 @@ class Monitor:
         for snapshot in (self._pools, pools):
             for holding in snapshot.holdings if snapshot else ():
                 if any(page_of(FullLoc(loc), size) == page for loc in holding.locs):
-                    lease = self._leases.get(holding.request)
-                    if lease is not None:
-                        return lease.occupancy
-        return self._occupancy
+                    return self._newest_of.get(holding.request, NOBODY)
+        return NOBODY
 
     # Rows
 
@@ -342,7 +345,9 @@ class Monitor:
 
     def _stride(self) -> int:
         if not self._ghost.stride:
-            raise BadFileError(f"step {self._step}: ring rows are named, the target has no ring")
+            raise BadFileError(
+                f"step {self._step + 1}: ring rows are named, the target has no ring"
+            )
         return self._ghost.stride
 
     def _check_padding(self, row: int) -> None:
@@ -475,12 +480,9 @@ class Monitor:
         if not lease.matched_len or self._pools is None or self.started is None:
             return None
         size = self.started.geometry.page_size
-        for holding in self._pools.holdings:
-            if holding.request == lease.request and len(holding.locs) >= lease.matched_len:
-                page = page_of(FullLoc(holding.locs[lease.matched_len - 1]), size)
-                return self._ghost.leases.get(self._publishers.get(page, NOBODY))
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
         tokens = token_ids(self._texts, self._prompts[lease.request], 0, reused)
+        first_token = tokens[-size:][0]
         pages = {}
         starts: list[tuple[int, ...]] = []
         for node in self._pools.nodes:
@@ -490,7 +492,9 @@ class Monitor:
             for at in range(0, len(node.locs) - size + 1, size):
                 pages[prefix[: base + at + size]] = page_of(FullLoc(node.locs[at]), size)
         found = cached_pages(pages, tokens, size)
-        return self._ghost.leases.get(self._publishers.get(found[-1], 0)) if found else None
+        if not found:
+            return None
+        return self._ghost.leases.get(self._publishers.get((found[-1], first_token), NOBODY))
 
 
 def check(log: Iterable[Fact]) -> Monitor:

@@ -76,12 +76,13 @@ class RingCell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stands_for: position that the reading query takes the row for; None if it does not read it.
         writer: None if nobody wrote the row.
+        cause: why the row is not the reader's own; None if it is, or if it is not read.
     """
 
     row: int
     stands_for: int | None
     writer: Writer | None
-    stale: bool
+    cause: Cause | None
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):

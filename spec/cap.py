@@ -75,3 +75,18 @@ def reprefill_bound(
     post: __return__ >= prompt_len - cached_len
     """
     return maximum(prompt_len - cached_len, window + page_size - 1 + (1 if bigram else 0))
+
+
+def capped_bigram_match(
+    cached_len: int, prompt_len: int, reprefill_tail: int, page_size: int
+) -> int:
+    """CAP-7. What `capped_match` is with bigram keys (EAGLE): a key has one entry less than tokens.
+
+    Source: ``RadixKey.__len__`` with ``is_bigram`` and ``limit``.
+
+    pre: cached_len >= 0 and prompt_len >= 1 and reprefill_tail >= 0 and page_size >= 1
+    post: 0 <= __return__ <= cached_len
+    post: __return__ <= capped_match(cached_len, prompt_len, reprefill_tail, page_size)
+    """
+    entries = maximum(0, match_limit(prompt_len, reprefill_tail) - 1)
+    return page_floor(minimum(cached_len, entries), page_size)

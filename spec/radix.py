@@ -10,10 +10,11 @@ Source: ``SWARadixCache`` and ``UnifiedRadixCache``, ``match_prefix``, ``insert`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kvproof.spec.indices import Page
-from kvproof.spec.pages import page_floor
+from kvproof.spec.pages import page_ceil, page_floor
+from kvproof.spec.terms import maximum, select
 
 Prefix: TypeAlias = tuple[int, ...]
 Pages: TypeAlias = Mapping[Prefix, Page]
@@ -40,6 +41,44 @@ def cached_pages(pages: Pages, tokens: Sequence[int], page_size: int) -> list[Pa
     return found
 
 
+class MatchRun(NamedTuple):
+    """A match on its way down a path of cached pages.
+
+    Attributes:
+        pages: pages seen.
+        best: pages of the longest match that may be returned so far.
+        since_tombstone: tokens whose sliding-window half is live since the last tombstone.
+        tombstone_seen: whether there was one.
+    """
+
+    pages: int
+    best: int
+    since_tombstone: int
+    tombstone_seen: bool
+
+
+ROOT = MatchRun(pages=0, best=0, since_tombstone=0, tombstone_seen=False)
+"""A match starts at the root with nothing seen."""
+
+
+def extend_match(run: MatchRun, live: bool, page_size: int, window: int) -> MatchRun:
+    """RADIX-8. One more page: a match may end behind it if no tombstone is within a window of it.
+
+    pre: page_size >= 1 and window >= 1
+    post: __return__.best in (run.best, run.pages + 1)
+    """
+    pages = run.pages + 1
+    since = select(live, run.since_tombstone + page_size, 0)
+    seen = select(live, run.tombstone_seen, True)
+    may_end = select(live, select(seen, since >= window, True), False)
+    return MatchRun(
+        pages=pages,
+        best=select(may_end, pages, run.best),
+        since_tombstone=since,
+        tombstone_seen=seen,
+    )
+
+
 def window_match(live: Sequence[bool], page_size: int, window: int) -> int:
     """RADIX-3. Pages of the longest match whose last window has no tombstone.
 
@@ -55,13 +94,26 @@ def window_match(live: Sequence[bool], page_size: int, window: int) -> int:
     post: 0 <= __return__ <= len(live)
     post: not all(live) or __return__ == len(live)
     """
-    best, since_tombstone, tombstone_seen = 0, 0, False
-    for index, alive in enumerate(live):
-        since_tombstone = since_tombstone + page_size if alive else 0
-        tombstone_seen = tombstone_seen or not alive
-        if alive and (not tombstone_seen or since_tombstone >= window):
-            best = index + 1
-    return best
+    run = ROOT
+    for alive in live:
+        run = extend_match(run, alive, page_size, window)
+    return run.best
+
+
+def locked_from(matched_len: int, window: int, page_size: int) -> int:
+    """RADIX-6. First token whose sliding-window half a reader of a match locks: a window in pages.
+
+    Source: ``inc_lock_ref`` (0.5.15, 0.5.16), ``TreeLock`` (0.5.23).
+
+    pre: matched_len >= 0 and window >= 1 and page_size >= 1 and matched_len % page_size == 0
+    post: 0 <= __return__ <= matched_len
+    """
+    return maximum(0, matched_len - page_ceil(window, page_size))
+
+
+def kept_page(cached: bool, cached_page: Page, offered: Page) -> Page:
+    """RADIX-7. Page that a prefix has after an insert: the cached one if there is one."""
+    return select(cached, cached_page, offered)
 
 
 def inserted(
@@ -77,7 +129,8 @@ def inserted(
     after = dict(pages)
     refused = []
     for prefix, page in zip(page_prefixes(tokens, page_size), offered, strict=False):
-        if after.setdefault(prefix, page) != page:
+        after[prefix] = kept_page(prefix in pages, after.get(prefix, page), page)
+        if after[prefix] != page:
             refused.append(page)
     return after, refused
 

@@ -71,3 +71,17 @@ def scatter_keeps(position: Position, final_position: Position, window: int) -> 
     pre: 0 <= position <= final_position and window >= 1
     """
     return position > final_position - window
+
+
+def floored_ring_reads(
+    position: Position, chunk_start: Position, matched_len: int, window: int
+) -> tuple[Position, Position]:
+    """WINDOW-8. Prefill reads of a builder that leaves out what lies below the match.
+
+    No release does so. It would make the output independent of the slot's previous occupant, not
+    exact: the keys left out are missing.
+
+    pre: 0 <= matched_len <= chunk_start <= position and window >= 1
+    """
+    start, end = prefill_ring_reads(position, chunk_start, window)
+    return Position(maximum(start, matched_len)), end

@@ -82,8 +82,8 @@ class KernelForward:
         reads = []
         at = 0
         for (lane, position), query in zip(tokens, named, strict=True):
-            # A prefill query whose window lies in its own chunk reads nothing of the ring.
-            if query or mode != "prefill":
+            # A query whose window lies within its chunk reads no ring row.
+            if query:
                 reads.append(
                     Read(
                         request=lane.request,

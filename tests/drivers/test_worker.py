@@ -7,7 +7,7 @@ import pytest
 
 from kvproof.fuzz.drivers import worker
 from kvproof.fuzz.drivers.wire import Play
-from kvproof.model.facts import Ended, EngineError, Started, read_log
+from kvproof.model.facts import Ended, EngineError, Started, decode_fact, read_log
 from kvproof.model.player import Player
 from kvproof.model.reference import Policy, ReferenceEngine
 from kvproof.model.scenario import Flush, Geometry, Piece, Prefill, Scenario, Submit
@@ -51,7 +51,7 @@ def test_each_line_is_a_scenario_of_its_own():
     wire = io.BytesIO()
     worker.serve([msgspec.json.encode(ORDER)] * 2, wire, player(ReferenceEngine))
     one = played(ReferenceEngine)
-    assert list(read_log(wire.getvalue().splitlines())) == [*one, *one]
+    assert [decode_fact(line) for line in wire.getvalue().splitlines()] == [*one, *one]
 
 
 def test_a_description_names_the_engine_line_without_folders(tmp_path):

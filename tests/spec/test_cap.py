@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvproof.spec.cap import (
+    capped_bigram_match,
     capped_match,
     computed_limit,
     decodes_fresh,
@@ -103,3 +104,12 @@ def test_cap_6_bigram_keys_cost_one_token_more(pages: int, window: int, page: in
     assert tail == window + page
     assert tail == reprefill_bound(prompt_len, prompt_len, window, page, bigram=True)
     assert tail > reprefill_bound(prompt_len, prompt_len, window, page)
+
+
+@given(cached=st.integers(0, 300), prompt_len=lengths, tail=st.integers(0, 60), page=page_sizes)
+def test_cap_7_is_cap_3_on_a_key_of_one_entry_less(
+    cached: int, prompt_len: int, tail: int, page: int
+) -> None:
+    entries = max(0, match_limit(prompt_len, tail) - 1)
+    best = max(length for length in range(0, min(cached, entries) + 1, page))
+    assert capped_bigram_match(cached, prompt_len, tail, page) == best

@@ -17,14 +17,30 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kvproof.spec import cap, pages, radix, ring, schedule, terms, window
+from kvproof.spec import (
+    cap,
+    cursor,
+    exact,
+    pages,
+    radix,
+    ring,
+    schedule,
+    terms,
+    translate,
+    window,
+)
 
-MODULES: tuple[ModuleType, ...] = (cap, pages, radix, ring, schedule, terms, window)
+MODULES: tuple[ModuleType, ...] = (
+    cap, cursor, exact, pages, radix, ring, schedule, terms, translate, window,
+)  # fmt: skip
 
 NOT_CONFIRMED = {
     "page_prefixes": "a sequence of any length: CrossHair runs out of time, not of paths",
     "window_match": "a sequence of any length",
     "same_ring_row": "two remainders by one symbolic divisor: nonlinear, the solver gives up",
+    "locked_from": "the same; theorem P1 proves it with lemmas",
+    "cursor": "the same; theorem P5 proves it with lemmas",
+    "swa_loc": "the same; theorem P4 proves it with lemmas",
 }
 """Searched for a counterexample within the time limit, no more. Tested by brute force beside."""
 
@@ -102,7 +118,9 @@ MUTANTS: list[tuple[Callable[..., Any], str, str]] = [
     (cap.match_limit, "prompt_len - reprefill_tail))", "prompt_len - reprefill_tail + 1))"),
     (cap.capped_match, "return page_floor(", "return max(0, "),
     (schedule.chunk_end, "page_floor(budget, page_size)", "budget + page_size"),
-    (radix.window_match, "best = index + 1", "best = index"),
+    (radix.window_match, "return run.best", "return run.best + 1"),
+    (cursor.cursor, "maximum(maximum(evicted, protected)", "maximum(evicted"),
+    (translate.swa_loc, "+ loc % page_size", "+ 0"),
 ]
 
 

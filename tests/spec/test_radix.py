@@ -7,10 +7,14 @@ from hypothesis import strategies as st
 
 from kvproof.spec.indices import Page
 from kvproof.spec.radix import (
+    ROOT,
     Prefix,
     cached_pages,
     evictable,
+    extend_match,
     inserted,
+    kept_page,
+    locked_from,
     page_prefixes,
     window_match,
 )
@@ -109,3 +113,34 @@ def test_radix_5_leaves_that_nobody_locks(
     left = {prefix: page_ for prefix, page_ in tree.items() if prefix not in candidates}
     for prefix in left:
         assert all(shorter in left for shorter in page_prefixes(prefix, page))
+
+
+@given(matched=st.integers(0, 20), window=st.integers(1, 12), page_size=st.integers(1, 5))
+def test_radix_6_locks_the_window_in_whole_pages(matched: int, window: int, page_size: int) -> None:
+    end = matched * page_size
+    start = locked_from(end, window, page_size)
+    assert start % page_size == 0
+    assert start == 0 or window <= end - start < window + page_size
+
+
+def test_radix_7_keeps_the_cached_page() -> None:
+    assert kept_page(True, Page(3), Page(8)) == 3
+    assert kept_page(False, Page(3), Page(8)) == 8
+
+
+@given(
+    live=st.lists(st.booleans(), max_size=8), window=st.integers(1, 9), page_size=st.integers(1, 4)
+)
+def test_radix_8_adds_one_page_to_the_longest_match(
+    live: list[bool], window: int, page_size: int
+) -> None:
+    run = ROOT
+    for pages in range(1, len(live) + 1):
+        run = extend_match(run, live[pages - 1], page_size, window)
+        ends = [0] + [
+            end
+            for end in range(1, pages + 1)
+            if (live[end - 1] and all(live[max(0, end - -(-window // page_size)) : end]))
+            or all(live[:end])
+        ]
+        assert run.best == ends[-1]

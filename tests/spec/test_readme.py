@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "spec"
 SOURCES = sorted(SPEC.glob("*.py"))
-RULE = r"\b(?:RING|WINDOW|PAGE|RADIX|CAP|CHUNK|VERIFY|PUBLISH|SLOT)-\d+\b"
+FAMILIES = "RING|WINDOW|PAGE|RADIX|CAP|EXACT|CURSOR|TRANSLATE|CHUNK|VERIFY|PUBLISH|SLOT"
+RULE = rf"\b(?:{FAMILIES})-\d+\b"
 MAX_LINES = 600
 ALLOWED_IMPORTS = {"__future__", "collections", "typing", "kvproof"}
 

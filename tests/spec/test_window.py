@@ -13,6 +13,7 @@ from kvproof.spec.window import (
     PREFILL_ORDER,
     VERIFY_ORDER,
     decode_reads,
+    floored_ring_reads,
     prefill_ring_reads,
     scatter_keeps,
     window_start,
@@ -86,3 +87,13 @@ def test_window_5_and_6_orders() -> None:
 )
 def test_window_7_verify_changed_its_order(release: str, order: str) -> None:
     assert VERIFY_ORDER[release] == order
+
+
+@given(matched=st.integers(0, 30), more=st.integers(0, 30), window=st.integers(1, 12))
+def test_window_8_leaves_out_what_lies_below_the_match(
+    matched: int, more: int, window: int
+) -> None:
+    chunk = Position(matched + more // 2)
+    query = Position(matched + more)
+    kept = [at for at in range(*prefill_ring_reads(query, chunk, window)) if at >= matched]
+    assert list(range(*floored_ring_reads(query, chunk, matched, window))) == kept

@@ -1,0 +1,200 @@
+"""A release's own functions, asked one question: what T2 to T4 and P5 are played on.
+
+``python -m kvproof.proofs.asked`` runs in an engine's process (`kernels.engines.environment`): one
+question as JSON a line in, the answer a line out. The functions are the release's own; the objects
+around them hold only what those functions read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from types import MethodType, SimpleNamespace
+from typing import IO, Any, TypeAlias
+
+import msgspec
+
+from kvproof.kernels.engines.environment import engine_command, engine_env
+from kvproof.kernels.engines.store import Engine
+from kvproof.spec.cursor import cursor, cursor_margin
+
+_BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend_hip_radix"
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True, tag="store"):
+    """Where does a forward that was planned store? Asks ``get_swa_out_cache_loc``.
+
+    Attributes:
+        planned_locs: ``out_cache_loc`` when the forward was planned; empty without a plan.
+        planned_map: full-to-SWA map then, an entry a location.
+        locs: ``out_cache_loc`` at the store.
+        map: the map at the store.
+        idle: the forward is idle.
+    """
+
+    planned_locs: tuple[int, ...]
+    planned_map: tuple[int, ...]
+    locs: tuple[int, ...]
+    map: tuple[int, ...]
+    idle: bool = False
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """CURRENT: what the resolver has to give."""
+        return tuple(self.map[loc] for loc in self.locs)
+
+
+class Eviction(msgspec.Struct, frozen=True, kw_only=True, tag="eviction"):
+    """Up to where is a request's sliding window given back? Asks ``free_swa_out_of_window_slots``.
+
+    Attributes:
+        evicted: the cursor before, in tokens.
+        protected: tokens that belong to the tree.
+        computed_len: the request's length.
+    """
+
+    evicted: int
+    protected: int
+    computed_len: int
+    window: int
+    page_size: int
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """CURSOR-2 with the margin of CURSOR-1."""
+        margin = cursor_margin(self.window, self.page_size)
+        return (cursor(self.evicted, self.protected, self.computed_len, margin, self.page_size),)
+
+
+Question: TypeAlias = Store | Eviction
+
+
+class AskedProcess:
+    """One engine's functions, in a process of their own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._process = subprocess.Popen(
+            engine_command(__name__),
+            env=engine_env(engine),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def ask(self, question: Question) -> tuple[int, ...] | str:
+        """The release's answer, or why it gave none."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(question) + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return "the engine's process ended"
+        line = self._process.stdout.readline()
+        if not line:
+            return "the engine's process ended"
+        return msgspec.json.decode(line, type=tuple[int, ...] | str)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def stored(store: Store) -> tuple[int, ...]:
+    """What this process's engine gives for a store."""
+    import torch  # noqa: PLC0415  # the shims come before it
+
+    backend: Any = importlib.import_module(_BACKEND)
+    pool = SimpleNamespace(
+        full_to_swa_index_mapping=torch.tensor(store.planned_map), request_window=None
+    )
+    pool.translate_loc_from_full_to_swa = MethodType(
+        backend.DeepSeekV4TokenToKVPool.translate_loc_from_full_to_swa, pool
+    )
+    planned = None
+    if store.planned_locs:
+        locs = torch.tensor(store.planned_locs)
+        planned = pool.translate_loc_from_full_to_swa(locs).to(torch.int32)
+    holder = SimpleNamespace(
+        token_to_kv_pool=pool,
+        forward_metadata=SimpleNamespace(
+            core_attn_metadata=SimpleNamespace(swa_out_cache_loc=planned)
+        ),
+    )
+    pool.full_to_swa_index_mapping = torch.tensor(store.map)
+    mode = backend.ForwardMode.IDLE if store.idle else backend.ForwardMode.DECODE
+    forward = SimpleNamespace(forward_mode=mode, out_cache_loc=torch.tensor(store.locs))
+    found = backend.DeepseekV4HipRadixBackend.get_swa_out_cache_loc(holder, forward)
+    return tuple(found.tolist())
+
+
+class _Held(SimpleNamespace):
+    """A request's memory under every name that a release has for it."""
+
+    swa_evicted_seqlen: int
+    cache_protected_len: int
+    req_pool_idx = 0
+    holds_kv = True
+
+    @property
+    def kv(self) -> _Held:
+        return self
+
+    def get_evicted_seqlen(self, _component: object) -> int:
+        return self.swa_evicted_seqlen
+
+    def set_evicted_seqlen(self, _component: object, evicted: int) -> None:
+        self.swa_evicted_seqlen = evicted
+
+    def swa_dead_lo(self, _page_size: int) -> int:
+        return self.cache_protected_len
+
+
+def evicted(eviction: Eviction) -> tuple[int, ...]:
+    """Where this process's engine puts the cursor."""
+    import torch  # noqa: PLC0415  # the shims come before it
+
+    common: Any = importlib.import_module("sglang.srt.mem_cache.common")
+    held = _Held(swa_evicted_seqlen=eviction.evicted, cache_protected_len=eviction.protected)
+
+    def freed(*_slots: object, **_start: object) -> None:
+        pass  # what is freed follows from where the cursor goes
+
+    common.free_swa_out_of_window_slots(
+        held,
+        eviction.computed_len,
+        sliding_window_size=eviction.window,
+        page_size=eviction.page_size,
+        req_to_token_pool=SimpleNamespace(
+            req_to_token=torch.zeros(1, eviction.computed_len, dtype=torch.int32)
+        ),
+        token_to_kv_pool_allocator=SimpleNamespace(free_swa=freed, free_swa_segment=freed),
+    )
+    return (held.swa_evicted_seqlen,)
+
+
+def _answer(question: Question) -> tuple[int, ...]:
+    return stored(question) if isinstance(question, Store) else evicted(question)
+
+
+def _serve(lines: IO[bytes], out: IO[bytes]) -> None:
+    for line in lines:
+        try:
+            answer: tuple[int, ...] | str = _answer(msgspec.json.decode(line, type=Question))
+        except Exception as error:  # whatever the engine raises is an observation
+            answer = f"{type(error).__name__}: {error}"
+        out.write(msgspec.json.encode(answer) + b"\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    from kvproof.kernels.engines import shims
+
+    # The engine prints; what it prints must not end up between the answers.
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as wire:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        shims.install(rocm_gate=True)
+        _serve(sys.stdin.buffer, wire)
