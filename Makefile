@@ -38,6 +38,7 @@ test: engines ## Set up and run the linter, the type checker and all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
 	$(BIN)/pytest $(ARGS)
 
 .PHONY: setup

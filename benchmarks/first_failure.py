@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 import time
+from typing import Any
 
 from kvproof.fuzz.campaign import Campaign
 from kvproof.fuzz.profiles import PROFILES
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--profile", default="default", choices=PROFILES)
     arguments = parser.parse_args()
     [target] = find_targets([arguments.engine], EngineStore())
-    runs = []
+    runs: list[dict[str, Any]] = []
     with target.process() as process:
         process.start()
         for seed in range(arguments.seeds):
@@ -40,7 +41,8 @@ def main() -> None:
             if broken is None or broken[0] != "FRESH-DECODE":
                 runs.append({"seed": seed, "found": False})
                 continue
-            smallest = campaign.shrink(broken, *survey.smallest[broken])
+            found, backend, _ = survey.smallest[broken]
+            smallest = campaign.shrink(broken, found, backend)
             wall = time.monotonic() - began
             violation, _, same = campaign.confirm(broken, smallest)
             runs.append(
@@ -55,15 +57,15 @@ def main() -> None:
                 }
             )
             sys.stderr.write(json.dumps(runs[-1]) + "\n")
-    found = [run for run in runs if run["found"]]
+    hits = [run for run in runs if run["found"]]
     summary = {
         "target": target.name,
         "seeds": len(runs),
-        "found": len(found),
-        "confirmed": sum(bool(run["confirmed"]) for run in found),
-        "median_find_s": statistics.median(run["find_s"] for run in found),
-        "median_wall_s": statistics.median(run["wall_s"] for run in found),
-        "max_operations": max(run["operations"] for run in found),
+        "found": len(hits),
+        "confirmed": sum(bool(run["confirmed"]) for run in hits),
+        "median_find_s": statistics.median(run["find_s"] for run in hits),
+        "median_wall_s": statistics.median(run["wall_s"] for run in hits),
+        "max_operations": max(run["operations"] for run in hits),
     }
     sys.stdout.write(json.dumps({"summary": summary, "runs": runs}, indent=1) + "\n")
 

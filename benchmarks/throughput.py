@@ -21,6 +21,8 @@ from pathlib import Path
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from kvproof.fuzz.drivers.wire import Backend, Options
+from kvproof.fuzz.drivers.wire import Play as Order
 from kvproof.fuzz.strategies import likely_scenarios
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.store import EngineStore
@@ -65,10 +67,10 @@ def measure(play: Play, scenarios: list[Scenario], *, judge: bool) -> dict[str, 
     return {"operations": operations, "operations_per_s": round(operations / seconds, 1)}
 
 
-def measure_engine(backend: str, scenarios: list[Scenario], *, profile: bool) -> dict[str, object]:
+def measure_engine(
+    backend: Backend, scenarios: list[Scenario], *, profile: bool
+) -> dict[str, object]:
     """One backend of the engine of this process."""
-    from kvproof.fuzz.drivers.wire import Options
-    from kvproof.fuzz.drivers.wire import Play as Order
     from kvproof.fuzz.drivers.worker import load
 
     _, build = load(Options())

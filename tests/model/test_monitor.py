@@ -12,6 +12,7 @@ from kvproof.model.facts import (
     Admitted,
     EngineError,
     Fact,
+    Node,
     Pools,
     Read,
     Started,
@@ -139,9 +140,10 @@ def test_publisher_is_the_last_one_where_a_page_changes_hands_in_one_operation()
 
 
 def test_publisher_of_an_answer_is_who_gave_it_though_others_came_later() -> None:
-    sizes = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
+    sizes = Geometry(window=4, page_size=4, slots=3, pool_tokens=64)
     operations = [
-        *arrive("A", ("A", 6)), *arrive("B", ("B", 6)), Decode(), Decode(), Finish(request="A"),
+        *arrive("Z", ("Z", 6)), *arrive("A", ("A", 6)), *arrive("B", ("B", 6)),
+        Decode(), Decode(), Finish(request="A"),
         *arrive("C", ("A", 8), ("C", 10)), Decode(),
     ]  # fmt: skip
     violation = check(play(operations, sizes, reprefill_tail=0)).worst()
@@ -150,6 +152,57 @@ def test_publisher_of_an_answer_is_who_gave_it_though_others_came_later() -> Non
     assert violation.evidence.reader.matched_len == 8
     assert violation.evidence.publisher is not None
     assert violation.evidence.publisher.request == "A"
+
+
+def in_long_nodes(pools: Pools) -> Pools:
+    """The same tree cut into as few nodes as it can be: an only child joins its parent."""
+    children = [sum(n.parent == at for n in pools.nodes) for at in range(len(pools.nodes))]
+    nodes: list[Node] = []
+    moved: dict[int, int] = {-1: -1}
+    for at, node in enumerate(pools.nodes):
+        parent = moved[node.parent]
+        if parent >= 0 and children[node.parent] == 1 and nodes[parent].full_lock == node.full_lock:
+            tokens, locs = nodes[parent].tokens + node.tokens, nodes[parent].locs + node.locs
+            nodes[parent] = msgspec.structs.replace(nodes[parent], tokens=tokens, locs=locs)
+            moved[at] = parent
+        else:
+            moved[at] = len(nodes)
+            nodes.append(msgspec.structs.replace(node, parent=parent))
+    return msgspec.structs.replace(pools, nodes=tuple(nodes))
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4])
+def test_how_the_tree_is_cut_into_nodes_changes_nothing(page_size: int) -> None:
+    operations = [
+        *come_and_go("A", ("A", 8)),
+        *come_and_go("B", ("A", 8), ("B", 16)),
+        *come_and_go("E", ("A", 4), ("E", 16)),
+        *come_and_go("Z", ("Z", 16)),
+        *arrive("C", ("A", 8), ("B", 16), ("C", 18)),
+        Decode(),
+    ]
+    sizes = Geometry(window=4, page_size=page_size, slots=1, pool_tokens=64)
+    log = play(operations, sizes, reprefill_tail=0)
+    recut = [in_long_nodes(fact) if isinstance(fact, Pools) else fact for fact in log]
+    assert recut != log
+    assert check(recut).violations == check(log).violations
+    assert check(recut).checked == check(log).checked
+    violation = check(recut).worst_of("FRESH-DECODE")
+    assert violation is not None
+    assert violation.evidence is not None
+    assert violation.evidence.publisher is not None
+    assert violation.evidence.publisher.request == "B"
+
+
+def test_a_wrong_window_is_said_with_both_windows() -> None:
+    *rest, read, advanced, pools, ended = play([*arrive("A", ("A", 6)), Decode()])
+    assert isinstance(read, Read)
+    short = msgspec.structs.replace(read, rows=read.rows[:-1])
+    worst = check([*rest, short, advanced, pools, ended]).worst()
+    assert worst is not None
+    assert worst.sentence == (
+        "request A at position 6 reads positions 3 to 5; the rule gives 3 to 6"
+    )
 
 
 def test_each_stale_row_is_counted_and_the_first_one_kept() -> None:
