@@ -74,7 +74,7 @@ def test_every_finding_can_be_seen_again_in_its_log(run: Run) -> None:
         broken = (finding.violation.invariant, finding.violation.cause)
         assert check(log).violations[broken] == finding.violation
         story = tell(finding.violation, log)
-        assert finding.violation.sentence in story
+        assert finding.violation.sentence in " ".join(story.split())
         assert (STALE in story) == finding.violation.invariant.startswith("FRESH")
 
 

@@ -52,7 +52,7 @@ def test_folders_above_are_made(tmp_path: Path) -> None:
 
 def test_runs_that_start_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
     runs, rounds = 8, 20
-    barrier = Barrier(runs)
+    barrier = Barrier(runs, timeout=30)  # a run that fails must not leave the others waiting
 
     def start(_: int) -> list[str]:
         names = []
