@@ -8,7 +8,7 @@ import z3
 
 from kvproof.model.reference import Policy
 from kvproof.model.scenario import Decode
-from kvproof.model.transition import decode_span, is_fresh
+from kvproof.model.transition import Cell, decode_span, is_fresh
 from kvproof.proofs.catalogue.ring import (
     OFFSET,
     STANDS_FOR,
@@ -130,7 +130,8 @@ def _short_tail_is_stale() -> Claim:
     )
 
 
-def _fresh_own_reads() -> Claim:
+def decode_of_fresh_tail(conclude: Callable[[Cell], Fact]) -> Claim:
+    """What holds of any row that a decode reads when `decodes_fresh` holds of its request."""
     seat = any_seat()
     ran, arguments = launch("decode", seat, rings())
     return Claim(
@@ -145,8 +146,12 @@ def _fresh_own_reads() -> Claim:
             invariant(seat),
             *reads("decode", seat, rings()),
         ),
-        then=is_fresh(ran.found, STANDS_FOR),
+        then=conclude(ran.found),
     )
+
+
+def _fresh_own_reads() -> Claim:
+    return decode_of_fresh_tail(lambda found: is_fresh(found, STANDS_FOR))
 
 
 def _first_token() -> Claim:

@@ -24,6 +24,7 @@ from kvproof.model.scenario import (
     Submit,
 )
 from kvproof.model.transition import is_fresh
+from kvproof.proofs.catalogue.cap import decode_of_fresh_tail
 from kvproof.proofs.catalogue.ring import (
     END,
     OFFSET,
@@ -206,22 +207,7 @@ def _floored_reads_own() -> Claim:
 
 
 def _decode_reads_own() -> Claim:
-    seat = any_seat()
-    ran, arguments = launch("decode", seat, rings())
-    return Claim(
-        given=(
-            *sizes(),
-            S >= W,
-            *arguments,
-            seat.matched >= 0,
-            seat.matched < N,
-            seat.computed >= N,
-            decodes_fresh(seat.matched, N - seat.matched, W),
-            invariant(seat),
-            *reads("decode", seat, rings()),
-        ),
-        then=ran.found.own,
-    )
+    return decode_of_fresh_tail(lambda found: found.own)
 
 
 def _floored_without_cap() -> Claim:
