@@ -22,12 +22,16 @@ from kvproof.model.scenario import (
     Count,
     Geometry,
     Operation,
+    Prompt,
     Schema,
     decode_json,
     refuse_newer_schema,
 )
+from kvproof.spec.window import Order
 
 Mode: TypeAlias = Literal["prefill", "decode", "verify"]
+
+Pool: TypeAlias = Literal["full", "swa"]
 
 Stride: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2 * MAX_SIZE)]
 
@@ -50,6 +54,7 @@ class Started(_Fact, frozen=True, kw_only=True):
         reprefill_tail: tokens that the target's cap holds back, as its own method returns them.
         tombstones_gate: whether a match ends before a tombstone that lies in its last window, as
             where the tree owns the SWA pages. With a ring that no page backs, it need not.
+        verify_order: whether a verify step writes its draft's rows before or after it reads.
         classes: the engine classes in play, by role.
         versions: of the engine and of what it runs on.
     """
@@ -60,6 +65,7 @@ class Started(_Fact, frozen=True, kw_only=True):
     ring_stride: Stride | None
     reprefill_tail: int
     tombstones_gate: bool = True
+    verify_order: Order = "write, then read"
     classes: dict[str, str] = {}
     versions: dict[str, str] = {}
     schema: Schema = SCHEMA
@@ -131,6 +137,61 @@ class Wrote(_Fact, frozen=True, kw_only=True):
         """Refuse positions and rows that are not parallel."""
         if len(self.positions) != len(self.rows):
             raise ValueError(f"{len(self.positions)} positions went to {len(self.rows)} rows")
+
+
+class Ran(_Fact, frozen=True, kw_only=True):
+    """One request's share of a launch whose rows nobody looked at, as a recorder sees it.
+
+    It stands for the `Read` and `Wrote` facts that `RuleForward` gives for the same lane, so a log
+    with it has the backend ``rules``. Queries and writes are at positions ``[start, end)``.
+    """
+
+    request: str | None
+    mode: Mode
+    slot: int
+    start: Count
+    end: Count
+
+    def __post_init__(self) -> None:
+        """Refuse a lane that ends before it starts."""
+        if self.end < self.start:
+            raise ValueError(f"a lane ends at {self.end}, before its start {self.start}")
+
+
+class Answered(_Fact, frozen=True, kw_only=True):
+    """What a request's tokens turned out to be, prompt and answer; said before it is released.
+
+    A recorder cannot foresee an answer, so its `Submit` ends in a text that only this request has.
+    Whoever makes a scenario of the log learns here which later prompt continues this one.
+    """
+
+    request: str
+    tokens: Prompt
+
+
+Span: TypeAlias = tuple[Count, Count]
+"""Locations ``[start, end)``."""
+
+
+class Allocated(_Fact, frozen=True, kw_only=True):
+    """An allocator lent locations of a pool."""
+
+    pool: Pool
+    locs: tuple[Span, ...]
+
+
+class Freed(_Fact, frozen=True, kw_only=True):
+    """An allocator took locations of a pool back."""
+
+    pool: Pool
+    locs: tuple[Span, ...]
+
+
+class Translated(_Fact, frozen=True, kw_only=True):
+    """Locations of the full pool were translated to the SWA pool; the two are parallel."""
+
+    full: tuple[Span, ...]
+    swa: tuple[Span, ...]
 
 
 class Advanced(_Fact, frozen=True, kw_only=True):
@@ -220,8 +281,8 @@ class Ended(_Fact, frozen=True, kw_only=True):
 
 
 Fact: TypeAlias = (
-    Started | Step | Skipped | Admitted | Read | Wrote | Advanced | Released | Pools
-    | EngineError | Ended
+    Started | Step | Skipped | Admitted | Read | Wrote | Ran | Answered | Allocated | Freed
+    | Translated | Advanced | Released | Pools | EngineError | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvproof.model.facts import Mode, Read, Wrote
+from kvproof.model.facts import Mode, Ran, Read, Wrote
 from kvproof.model.player import Lane
 from kvproof.spec.indices import Position, Slot
 from kvproof.spec.ring import ring_row
@@ -49,6 +49,11 @@ class RuleForward:
         if self.verify_order == "write, then read":
             return self._step(lanes, "verify", self.verify_order)
         return self._extend(lanes, "verify", self.verify_order)
+
+    def lane(self, lane: Lane, mode: Mode) -> list[Read | Wrote]:
+        """A launch of one lane."""
+        launch = {"prefill": self.prefill, "decode": self.decode, "verify": self.verify}[mode]
+        return launch([lane])
 
     def _extend(self, lanes: Sequence[Lane], mode: Mode, order: Order) -> list[Read | Wrote]:
         reads = [
@@ -109,3 +114,8 @@ class RuleForward:
                 )
             )
         return writes
+
+
+def lane_of(fact: Ran) -> Lane:
+    """The lane that a fact stands for. Its occupancy is the log's to count."""
+    return Lane(request=fact.request, slot=fact.slot, occupancy=0, start=fact.start, end=fact.end)

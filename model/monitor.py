@@ -17,6 +17,7 @@ from kvproof.model.facts import (
     EngineError,
     Fact,
     Pools,
+    Ran,
     Read,
     Released,
     Skipped,
@@ -24,6 +25,7 @@ from kvproof.model.facts import (
     Step,
     Wrote,
 )
+from kvproof.model.forward import RuleForward, lane_of
 from kvproof.model.ghost import Ghost, Written
 from kvproof.model.partition import partition_breaks
 from kvproof.model.scenario import (
@@ -101,6 +103,8 @@ class Monitor:
                 self._read(fact)
             case Wrote():
                 self._wrote(fact)
+            case Ran():
+                self._ran(fact)
             case Step():
                 self._begin(fact)
             case Pools():
@@ -324,6 +328,16 @@ class Monitor:
         return NOBODY
 
     # Rows
+
+    def _ran(self, fact: Ran) -> None:
+        assert self.started is not None
+        rules = RuleForward(
+            window=self.geometry_window,
+            stride=self._stride(),
+            verify_order=self.started.verify_order,
+        )
+        for observed in rules.lane(lane_of(fact), fact.mode):
+            self.feed(observed)
 
     def _wrote(self, fact: Wrote) -> None:
         stride = self._stride()

@@ -21,8 +21,11 @@ import msgspec
 
 from kvproof.spec.ring import ring_stride
 
-SCHEMA = 1
-"""Version of the scenario and log files. Files of a newer version are refused."""
+SCHEMA = 2
+"""Version of the scenario and log files. Files of a newer version are refused.
+
+Version 2 added the facts of a recorder (`Ran` and what follows it in `model.facts`).
+"""
 
 TEXT_TOKENS = 1_000_000
 """Tokens of one text; token ids are ``text ordinal * TEXT_TOKENS + position``."""

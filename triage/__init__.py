@@ -1,0 +1,1 @@
+"""Triage: from a failing log or scenario to the shortest true story about it."""
