@@ -15,6 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from kvproof.model.forwards import ForwardMode
 from kvproof.model.scenario import (
     MAX_SIZE,
     SCHEMA,
@@ -194,6 +195,79 @@ class Translated(_Fact, frozen=True, kw_only=True):
     swa: tuple[Span, ...]
 
 
+class Mapped(_Fact, frozen=True, kw_only=True):
+    """The full-to-SWA map from now on: the entry of each location; said when it has changed."""
+
+    entries: tuple[Count, ...]
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's tokens of a forward: positions from ``start`` on, a location each."""
+
+    request: str
+    start: Count
+    locs: tuple[Count, ...]
+
+
+class Planned(_Fact, frozen=True, kw_only=True):
+    """A forward got its locations, and the backend planned it.
+
+    Attributes:
+        in_graph: whether the backend also ran what a graph records of the planning.
+        graph: the forward is a replay of a captured graph.
+    """
+
+    mode: ForwardMode
+    shares: tuple[Share, ...]
+    in_graph: bool = True
+    graph: bool = False
+
+
+class Changed(_Fact, frozen=True, kw_only=True):
+    """A planned forward was changed before it ran.
+
+    Attributes:
+        how: ``padded`` appended rows of the reserved location, ``rebound`` gave it other locations,
+            ``remapped`` mapped its locations anew.
+        rows: how many rows were appended.
+        shares: the locations that it has now, if they are others.
+    """
+
+    how: Literal["padded", "rebound", "remapped"]
+    rows: Count = 0
+    shares: tuple[Share, ...] = ()
+
+
+class Consumed(_Fact, frozen=True, kw_only=True):
+    """SWA locations that one sliding-window layer of a forward used.
+
+    Attributes:
+        use: where the keys went (``store``), or where the windows were read (``read``).
+        mode: of the forward; ``idle`` for one without requests.
+        locs: ``store``: the forward's own locations in the full pool, padded rows included.
+        counts: ``read``: locations that each row of the batch reads, padded rows included.
+        indices: the SWA locations, in the order of ``locs`` or of the windows; None where the layer
+            was given none.
+        dtype: of the tensor that held them.
+        takes: types that the consumer is made for.
+        cached: ``store``: the translation made when the forward was planned was taken; None where
+            the backend has no other.
+        step: of a multi-step draft.
+        where: line of the engine that used them.
+    """
+
+    use: Literal["store", "read"]
+    mode: Literal[ForwardMode, "idle"]
+    locs: tuple[Count, ...] = ()
+    counts: tuple[Count, ...] = ()
+    indices: tuple[int, ...] | None
+    dtype: str
+    takes: tuple[str, ...]
+    cached: bool | None = None
+    step: Count = 0
+    where: str = ""
+
+
 class Advanced(_Fact, frozen=True, kw_only=True):
     """A request's computed length after a forward: tokens whose keys are committed."""
 
@@ -282,7 +356,8 @@ class Ended(_Fact, frozen=True, kw_only=True):
 
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Answered | Allocated | Freed
-    | Translated | Advanced | Released | Pools | EngineError | Ended
+    | Translated | Mapped | Planned | Changed | Consumed | Advanced | Released | Pools | EngineError
+    | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

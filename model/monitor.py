@@ -10,12 +10,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kvproof.model.current import Current
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Changed,
+    Consumed,
     Ended,
     EngineError,
     Fact,
+    Mapped,
+    Planned,
     Pools,
     Ran,
     Read,
@@ -88,6 +93,7 @@ class Monitor:
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     _pools: Pools | None = None
+    _current: Current | None = None
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -115,6 +121,8 @@ class Monitor:
                 self._advanced(fact)
             case Released():
                 self._released(fact)
+            case Consumed() | Planned() | Changed() | Mapped():
+                self._translates(fact)
             case Skipped():
                 self._skipped()
             case Started():
@@ -293,6 +301,26 @@ class Monitor:
 
     def _released(self, fact: Released) -> None:
         self._leases.pop(fact.request, None)
+        if self._current is not None:
+            self._current.released(fact)
+
+    # Translation
+
+    def _translates(self, fact: Consumed | Planned | Changed | Mapped) -> None:
+        if self._current is None:
+            assert self.started is not None
+            self._current = Current(self.started.geometry, self.witnesses)
+        match fact:
+            case Consumed():
+                self.checked["CURRENT"] += 1
+                for cause, sentence in self._current.consumed(fact):
+                    self._break("CURRENT", cause, sentence)
+            case Planned():
+                self._current.planned(fact, self._step)
+            case Changed():
+                self._current.changed(fact, self._step)
+            case Mapped():
+                self._current.mapped(fact)
 
     # Pools
 

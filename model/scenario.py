@@ -19,6 +19,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
+from kvproof.model.forwards import ForwardOperation
 from kvproof.spec.ring import ring_stride
 
 SCHEMA = 2
@@ -54,6 +55,8 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         slots: request slots that can be lent; slot 0 comes on top and is never lent.
         pool_tokens: capacity of the full pool, a multiple of ``page_size``.
         draft_tokens: tokens that one verify step writes; 1 without speculation.
+        swa_tokens: capacity of the SWA pool, a multiple of ``page_size``; left out where it is as
+            large as the full pool.
     """
 
     window: Size
@@ -61,6 +64,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slots: Size
     pool_tokens: Size
     draft_tokens: Size = 1
+    swa_tokens: Size | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         """Refuse sizes that no engine can be built with."""
@@ -72,6 +76,16 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"geometry.pool_tokens must be a positive multiple of page_size "
                 f"{self.page_size}, got {self.pool_tokens}"
             )
+        if self.swa_pool_tokens < self.page_size or self.swa_pool_tokens % self.page_size:
+            raise ValueError(
+                f"geometry.swa_tokens must be a positive multiple of page_size "
+                f"{self.page_size}, got {self.swa_tokens}"
+            )
+
+    @property
+    def swa_pool_tokens(self) -> int:
+        """Capacity of the SWA pool."""
+        return self.pool_tokens if self.swa_tokens is msgspec.UNSET else self.swa_tokens
 
     @property
     def ring_stride(self) -> int:
@@ -158,7 +172,12 @@ class Flush(_Operation, frozen=True, kw_only=True):
     """The cache is cleared. Skipped while any request holds memory."""
 
 
-Operation: TypeAlias = Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
+CacheOperation: TypeAlias = (
+    Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
+)
+
+Operation: TypeAlias = CacheOperation | ForwardOperation
+"""Of either family; an engine skips the operations of the family that it does not play."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,13 +7,15 @@ from typing import Literal, TypeAlias
 import msgspec
 
 Invariant: TypeAlias = Literal[
-    "FRESH-DECODE", "FRESH-PREFILL", "PARTITION", "PADDING", "USEFUL", "REFINES"
+    "FRESH-DECODE", "FRESH-PREFILL", "CURRENT", "PARTITION", "PADDING", "USEFUL", "REFINES"
 ]
 
 INVARIANTS: dict[Invariant, str] = {
     "FRESH-DECODE": "every row that a decode or verify query reads was written by this request, "
     "in this occupancy, at exactly the position that it stands for",
     "FRESH-PREFILL": "the same for every ring row that a prefill query reads",
+    "CURRENT": "the translation that a forward consumes equals the map at that forward applied to "
+    "that forward's own locations: no stale reuse, no dtype reinterpretation, padded rows reserved",
     "PARTITION": "every page is in exactly one of free, tree, request; every slot is free or lent "
     "once; the sizes add up",
     "PADDING": "padded rows touch rows of slot 0 only, and no request touches those",
@@ -27,6 +29,9 @@ INVARIANTS: dict[Invariant, str] = {
 Cause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
+    # CURRENT
+    "missing", "untranslated", "foreign", "stale", "padding", "wrong-length", "wrong-dtype",
+    "changed-after-plan",
     # PARTITION
     "lent-twice", "double-free", "shared", "leak", "misaligned", "sizes",
     # PADDING
@@ -43,6 +48,15 @@ CAUSES: dict[Cause, str] = {
     "rejected-draft": "the row holds a draft token that was rejected",
     "never-written": "nobody has written the row since the pool was made",
     "same-content": "an earlier occupant wrote the row for the same position of the same prefix",
+    "missing": "a sliding-window layer was given no locations of its pool",
+    "untranslated": "a location of the full pool was used in the SWA pool",
+    "foreign": "the location is not that of the forward's own token",
+    "stale": "the location was translated for an earlier forward or by an earlier map",
+    "padding": "a padded row names another location than the reserved one",
+    "wrong-length": "there are not as many locations as the forward has rows",
+    "wrong-dtype": "the locations are of an integer type that their consumer does not take",
+    "changed-after-plan": "the caller changed the locations or the map between plan and use, which "
+    "the cached translation cannot see: a condition of its contract (theorem T3)",
     "lent-twice": "a slot was lent that is reserved or not free",
     "double-free": "a page or slot stands in the free list twice",
     "shared": "a page has two owners",

@@ -8,6 +8,10 @@ Witness: TypeAlias = Literal[
     "prefix hit", "cap would bind", "cap bound", "ring read by decode", "ring read by prefill",
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
     "padded row",
+    "plan taken", "translated at use: idle", "translated at use: no plan",
+    "translated at use: other length", "rebound to as many", "remapped after the plan",
+    "replay after a larger batch", "small SWA pool", "multi-step draft", "padded row translated",
+    "read past a freed page",
 ]  # fmt: skip
 
 WITNESSES: dict[Witness, str] = {
@@ -25,3 +29,26 @@ WITNESSES: dict[Witness, str] = {
 
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
+
+TRANSLATION_WITNESSES: dict[Witness, str] = {
+    "small SWA pool": "a forward was planned on an SWA pool smaller than the full pool",
+    "padded row translated": "a padded row used the reserved location",
+    "replay after a larger batch": "a graph ran for fewer requests than the time before",
+    "rebound to as many": "a planned forward got other locations, as many",
+    "remapped after the plan": "a planned forward's locations were mapped anew",
+}
+"""Required of every run on a target that translates."""
+
+READ_WITNESSES: dict[Witness, str] = {
+    "multi-step draft": "the steps of a draft were planned together",
+    "read past a freed page": "a window held a location whose SWA page was given back",
+}
+"""Required where windows are read as well."""
+
+RESOLVER_WITNESSES: dict[Witness, str] = {
+    "plan taken": "a store took the translation made when its forward was planned",
+    "translated at use: idle": "a forward without requests was translated at its store",
+    "translated at use: no plan": "a forward that nobody had translated was, at its store",
+    "translated at use: other length": "a forward padded after its plan was translated again",
+}
+"""Required where a store may take a cached translation: each branch of the resolver."""
