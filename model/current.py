@@ -146,7 +146,7 @@ class Current:
                 for request, end in (forward.window_ends(fact.step) if forward else ())
             ]
             if fact.indices is not None:
-                yield from self._sizes(fact, windows)
+                yield from self._sizes(fact, windows, forward)
             rows = [row for window in windows for row in window]
             rows += [PADDED] * (sum(fact.counts) - len(rows))
             if any(row.request and not self._entry(row.loc) for row in rows):
@@ -168,11 +168,14 @@ class Current:
                 f"{[row.loc for row in rows]}{_at(fact)}",
             )
 
-    def _sizes(self, fact: Consumed, windows: Sequence[Sequence[Row]]) -> Iterator[Break]:
+    def _sizes(
+        self, fact: Consumed, windows: Sequence[Sequence[Row]], forward: _Forward | None
+    ) -> Iterator[Break]:
         due = [len(window) for window in windows]
         if list(fact.counts[: len(due)]) != due:
+            changed = forward is not None and forward.was_changed
             yield Break(
-                "wrong-length",
+                "changed-after-plan" if changed else "wrong-length",
                 f"the windows of the {fact.mode} forward have {list(fact.counts)} locations; "
                 f"{due} are due{_at(fact)}",
             )
@@ -189,9 +192,10 @@ class Current:
                     f"pool{_graph(forward)}{_at(fact)}",
                 )
             return
+        changed = forward is not None and forward.was_changed
         if len(fact.indices) != len(rows):
             yield Break(
-                "wrong-length",
+                "changed-after-plan" if changed else "wrong-length",
                 f"the {fact.use} of the {fact.mode} forward has {len(rows)} rows and is given "
                 f"{len(fact.indices)} locations{_at(fact)}",
             )

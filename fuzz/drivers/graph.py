@@ -48,9 +48,9 @@ _READS_BACK = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::is
 """Operators that wait for the device, or whose result's shape depends on values."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     def __init__(self, calls: list[_Call]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.calls = calls
 
     def __torch_dispatch__(

@@ -8,6 +8,7 @@ which would load a model: what is named here is set, and every other option of t
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -76,7 +77,10 @@ def _common(*, bs: int, width: int, buffers: Any) -> dict[str, Any]:
 class DecodeRunner:
     """`DecodeCudaGraphRunner.load_batch`: decode and verify."""
 
-    def __init__(self, *, bs: int, width: int, mode: Any, backend: Any, device: str) -> None:
+    def __init__(
+        self, *, bs: int, width: int, steps: int, mode: Any, backend: Any, device: str
+    ) -> None:
+        self.backend = backend
         self.registry = build_decode_registry(
             device=torch.device(device),
             max_bs=bs,
@@ -114,7 +118,11 @@ class DecodeRunner:
 class DraftRunner:
     """`EAGLEDraftCudaGraphRunner.execute`: the steps of a multi-step draft, one graph."""
 
-    def __init__(self, *, bs: int, steps: int, backend: Any, device: str) -> None:
+    def __init__(
+        self, *, bs: int, width: int, steps: int, mode: Any, backend: Any, device: str
+    ) -> None:
+        self.backend = backend
+
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
 
@@ -129,7 +137,7 @@ class DraftRunner:
         self._runner = _without_constructor(
             "sglang.srt.speculative.eagle_draft_cuda_graph_runner",
             "EAGLEDraftCudaGraphRunner",
-            **_common(bs=bs, width=1, buffers=self.buffers),
+            **_common(bs=bs, width=width, buffers=self.buffers),
             speculative_num_steps=steps,
             topk=1,
             draft_attn_backend=backend,
@@ -150,7 +158,10 @@ class DraftRunner:
 class DraftExtendRunner:
     """`EAGLEDraftExtendCudaGraphRunner.execute`."""
 
-    def __init__(self, *, bs: int, width: int, mode: Any, backend: Any, device: str) -> None:
+    def __init__(
+        self, *, bs: int, width: int, steps: int, mode: Any, backend: Any, device: str
+    ) -> None:
+        self.backend = backend
         tokens = bs * width
 
         def zeros(*shape: int) -> torch.Tensor:
@@ -185,4 +196,7 @@ class DraftExtendRunner:
             return self._out
 
         self._runner._replay_graph = run
-        self._runner.execute(batch)
+        # The newest release also selects the rows whose logits it needs.
+        takes = inspect.signature(self._runner.execute).parameters
+        extra = {"select_index": batch.spec_info.select_index} if "select_index" in takes else {}
+        self._runner.execute(batch, **extra)

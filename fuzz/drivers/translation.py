@@ -10,11 +10,12 @@ the attention kernels (what they are given is what is under test) and, on a CPU,
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from types import FrameType, SimpleNamespace
+from typing import Any, ClassVar, TypeVar
 
 import sglang
 import torch
@@ -31,6 +32,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from kvproof.fuzz.drivers import translation_plan
 from kvproof.fuzz.drivers.graph import Graph, capture, make_graph
+from kvproof.fuzz.drivers.graph_runners import FILL, DecodeRunner, DraftExtendRunner, DraftRunner
 from kvproof.model import forwards
 from kvproof.model.facts import Consumed, Started
 from kvproof.model.forward_player import Tokens
@@ -49,23 +51,43 @@ MODES: dict[forwards.ForwardMode, Any] = {
 INTEGERS = ("int32", "int64")
 """What a kernel takes whose pointers carry their own type."""
 
+T = TypeVar("T")
+
 _ENGINE = "/sglang/"
 _BACKENDS = "/srt/layers/attention/"
 
 
-def off(*_arguments: Any, **_options: Any) -> None:
-    """Stand for a feature that is off."""
+def watch_return(method: str, call: Callable[[], T]) -> tuple[T, str]:
+    """A call's result, and the line at which a method of the engine in it returned."""
+    line = ""
+
+    def watch(frame: FrameType, event: str, _result: Any) -> None:
+        nonlocal line
+        if event == "return" and frame.f_code.co_name == method:
+            line = _line(frame)
+
+    sys.setprofile(watch)
+    try:
+        return call(), line
+    finally:
+        sys.setprofile(None)
 
 
-def engine_line(inside: str = _BACKENDS) -> str:
-    """Innermost line of the engine that is being run in a folder, as file:line in function."""
-    frame = sys._getframe(1)
+def _line(frame: FrameType) -> str:
+    path = PurePath(frame.f_code.co_filename).as_posix()
+    place = f"sglang/{path.rpartition(_ENGINE)[2]}:{frame.f_lineno}"
+    return f"{place} in {frame.f_code.co_name}"
+
+
+def engine_line() -> str:
+    """Line of the backend's public method that is running, as file:line in function."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = PurePath(frame.f_code.co_filename).as_posix()
-        if inside in path:
-            tail = path.rpartition(_ENGINE)[2]
-            return f"sglang/{tail}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
+        name = frame.f_code.co_name
+        if _BACKENDS in path and not name.startswith("_"):
+            return _line(frame)
+        frame = frame.f_back
     return ""
 
 
@@ -89,7 +111,7 @@ class Use:
         indices = None if self.indices is None else tuple(self.indices.tolist())
         if self.indptr is not None:
             ends = self.indptr.tolist()
-            counts = tuple(end - start for start, end in zip(ends[:-1], ends[1:], strict=True))
+            counts = tuple(end - start for start, end in pairwise(ends))
             # A captured buffer is as long as it may ever be.
             indices = None if indices is None else indices[ends[0] : ends[-1]]
         return Consumed(
@@ -147,6 +169,7 @@ class TranslationEngine:
         )
         self.uses: list[Use] = []
         self.graphs: dict[forwards.ForwardMode, tuple[Graph, list[Use]]] = {}
+        self._runners: dict[forwards.ForwardMode, Any] = {}
         self.batch: Any = None
         self.mode: forwards.ForwardMode = "extend"
         self.step = 0
@@ -166,7 +189,11 @@ class TranslationEngine:
         """Run a layer; what it uses is appended to ``uses``."""
         raise NotImplementedError
 
-    def _graph_code(self, mode: forwards.ForwardMode, batch: Any) -> Any:
+    def _graph_backend(self, mode: forwards.ForwardMode) -> Any:
+        """What a runner asks to prepare a replay, its captured storage made."""
+        raise NotImplementedError
+
+    def _graph_code(self, mode: forwards.ForwardMode, batch: Any) -> Callable[[], None]:
         """Prepare the capture over the runner's buffers; the code to capture."""
         raise NotImplementedError
 
@@ -357,7 +384,7 @@ class TranslationEngine:
         batch = self.batch
         batch._pad_inputs_to_size(
             SimpleNamespace(
-                attn_backend=SimpleNamespace(get_cuda_graph_seq_len_fill_value=lambda: 1)
+                attn_backend=SimpleNamespace(get_cuda_graph_seq_len_fill_value=lambda: FILL)
             ),
             batch.out_cache_loc.shape[0] + rows,
             batch.batch_size + (rows if self.mode == "decode" else 0),
@@ -377,12 +404,12 @@ class TranslationEngine:
             self.graphs[mode] = self._capture(mode)
         graph, uses = self.graphs[mode]
         batch = self.make_batch(mode, tokens)
-        self._replay(mode, batch, graph)
+        self._runners[mode].replay(batch, graph.replay)
         return [use.fact(mode) for use in uses]
 
     def _capture(self, mode: forwards.ForwardMode) -> tuple[Graph, list[Use]]:
         graph = make_graph(self.device)
-        code = self._graph_code(mode, self.capture_batch(mode))
+        code = self._graph_code(mode, self._capture_batch(mode))
 
         def once() -> None:
             self.uses, self.step = [], 0
@@ -391,13 +418,46 @@ class TranslationEngine:
         capture(graph, once)
         return graph, self.uses
 
-    def capture_batch(self, mode: forwards.ForwardMode) -> Any:
-        """The batch that a graph is captured with, over its runner's buffers."""
-        raise NotImplementedError
+    def width(self, mode: forwards.ForwardMode) -> int:
+        """Tokens a request of one forward of a graph; a draft's steps have one each."""
+        return self.geometry.draft_tokens if mode in ("verify", "draft_extend") else 1
 
-    def _replay(self, mode: forwards.ForwardMode, batch: Any, graph: Graph) -> None:
-        """Copy the batch into the runner's buffers as the release does, then replay."""
-        raise NotImplementedError
+    def _capture_batch(self, mode: forwards.ForwardMode) -> Any:
+        """The batch over the runner's buffers, as the runner's own capture makes it."""
+        slots, width = self.geometry.slots, self.width(mode)
+        make: dict[forwards.ForwardMode, Any] = {
+            "draft": DraftRunner,
+            "draft_extend": DraftExtendRunner,
+        }
+        runner = make.get(mode, DecodeRunner)(
+            bs=slots,
+            width=width,
+            steps=self.geometry.draft_tokens - 1,
+            mode=MODES[mode],
+            backend=self._graph_backend(mode),
+            device=self.device,
+        )
+        self._runners[mode] = runner
+        buffers = runner.buffers
+        batch = ForwardBatch(
+            forward_mode=MODES[mode],
+            batch_size=slots,
+            input_ids=buffers.input_ids,
+            req_pool_indices=buffers.req_pool_indices,
+            seq_lens=buffers.seq_lens,
+            seq_lens_cpu=buffers.seq_lens_cpu,
+            seq_lens_sum=int(buffers.seq_lens.sum()),
+            out_cache_loc=buffers.out_cache_loc,
+            positions=buffers.positions,
+            spec_info=self.spec_info(mode, slots),
+            spec_algorithm=SpeculativeAlgorithm.EAGLE,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+        )
+        if mode == "draft_extend":
+            batch.extend_seq_lens = buffers.extend_seq_lens
+            batch.extend_seq_lens_cpu = [width] * slots
+        translation_plan.bind_capture(self.translator, batch)
+        return batch
 
 
 def _class_name(thing: Any) -> str:

@@ -1,8 +1,8 @@
 """Translation in the Triton attention backend, over an `SWAKVPool`.
 
 The backend plans each forward once: where the SWA layers store (``swa_out_cache_loc``) and what
-their windows read (``window_kv_indices``). Its real `forward_extend` and `forward_decode` run, up to
-the attention kernels, which are replaced by a look at what they are given.
+their windows read (``window_kv_indices``). Its real `forward_extend` and `forward_decode` run, up
+to the attention kernels, which are replaced by a look at what they are given.
 """
 
 from __future__ import annotations
@@ -22,16 +22,11 @@ from sglang.srt.layers.attention.triton_backend import (
 )
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
-from kvproof.fuzz.drivers import translation_plan
-from kvproof.fuzz.drivers.graph import Graph
-from kvproof.fuzz.drivers.graph_runners import DecodeRunner, DraftExtendRunner, DraftRunner
 from kvproof.fuzz.drivers.translation import (
     INTEGERS,
-    MODES,
     TranslationEngine,
     Use,
     dtype_of,
@@ -59,7 +54,6 @@ class Engine(TranslationEngine):
             layer_id=_SWA_LAYER,
             sliding_window_size=self.geometry.window,
         )
-        self._runners: dict[forwards.ForwardMode, Any] = {}
         self._watch_stores()
 
     def _make_pool(self) -> Any:
@@ -221,46 +215,11 @@ class Engine(TranslationEngine):
 
     # --- graphs ---------------------------------------------------------------------------
 
-    def _width(self, mode: forwards.ForwardMode) -> int:
-        return self.geometry.draft_tokens if mode in ("verify", "draft_extend") else 1
-
-    def capture_batch(self, mode: forwards.ForwardMode) -> Any:
-        """The batch over the runner's buffers, as the runner's own capture makes it."""
-        bs, width, backend = self.geometry.slots, self._width(mode), self._backend(mode)
-        steps = self.geometry.draft_tokens - 1
-        backend.init_cuda_graph_state(bs, bs * width)
-        runner: Any
-        if mode == "draft":
-            runner = DraftRunner(bs=bs, steps=steps, backend=backend, device=self.device)
-        elif mode == "draft_extend":
-            runner = DraftExtendRunner(
-                bs=bs, width=width, mode=MODES[mode], backend=backend, device=self.device
-            )
-        else:
-            runner = DecodeRunner(
-                bs=bs, width=width, mode=MODES[mode], backend=backend, device=self.device
-            )
-        self._runners[mode] = runner
-        buffers = runner.buffers
-        batch = ForwardBatch(
-            forward_mode=MODES[mode],
-            batch_size=bs,
-            input_ids=buffers.input_ids,
-            req_pool_indices=buffers.req_pool_indices,
-            seq_lens=buffers.seq_lens,
-            seq_lens_cpu=buffers.seq_lens_cpu,
-            seq_lens_sum=int(buffers.seq_lens.sum()),
-            out_cache_loc=buffers.out_cache_loc,
-            positions=buffers.positions,
-            spec_info=self.spec_info(mode, bs),
-            spec_algorithm=SpeculativeAlgorithm.EAGLE,
-            capture_hidden_mode=CaptureHiddenMode.NULL,
-        )
-        if mode == "draft_extend":
-            batch.extend_seq_lens = buffers.extend_seq_lens
-            batch.extend_seq_lens_cpu = [width] * bs
-        translation_plan.bind_capture(self.translator, batch)
-        return batch
+    def _graph_backend(self, mode: forwards.ForwardMode) -> Any:
+        backend = self._backend(mode)
+        slots = self.geometry.slots
+        backend.init_cuda_graph_state(slots, slots * self.width(mode))
+        return backend
 
     def _graph_code(self, mode: forwards.ForwardMode, batch: Any) -> Callable[[], None]:
         backend = self._backend(mode)
@@ -271,6 +230,3 @@ class Engine(TranslationEngine):
             self._run(mode, batch)
 
         return code
-
-    def _replay(self, mode: forwards.ForwardMode, batch: Any, graph: Graph) -> None:
-        self._runners[mode].replay(batch, graph.replay)

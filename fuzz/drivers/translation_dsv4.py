@@ -1,0 +1,194 @@
+"""Translation in DeepSeek-V4's backend: a resolver at each store.
+
+`init_forward_metadata_in_graph` caches the translation on the forward's metadata, and
+`get_swa_out_cache_loc` decides at each store whether to take it: theorems T1 to T4 are about that
+function. What is real: the two methods, the metadata classes and how one is copied into another
+before a replay, the pool, the allocator and its map, the runner's copies into its buffers. The
+backend is made without its constructor, and the rest of its metadata (compressed pages, indexer) is
+not built: it takes no part in the translation. Windows are read from pages of 256 tokens there, so
+this adapter judges stores alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.deepseek_v4_backend_hip_radix import (
+    DeepseekV4HipRadixBackend,
+    DSV4AttnMetadata,
+    DSV4Metadata,
+    per_step_draft_out_cache_loc,
+)
+from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+
+from kvproof.fuzz.drivers.translation import TranslationEngine, Use, dtype_of, watch_return
+from kvproof.model import forwards
+from kvproof.model.facts import Consumed
+
+_HEAD_DIMS = (448, 64)
+"""Elements without and with RoPE: the fp8 layout is fixed."""
+
+_RESOLVER = "get_swa_out_cache_loc"
+
+_STORE_TAKES = ("int32",)
+"""What the backend's store kernels are made for; PR #27091 converts where metadata is built."""
+
+
+def _blank(cls: Any) -> Any:
+    """A metadata object of which nothing was built: every field None, as far as it may be."""
+    made = object.__new__(cls)
+    for each in fields(cls):
+        object.__setattr__(made, each.name, None)
+    return made
+
+
+class Engine(TranslationEngine):
+    """Adapter of `DeepseekV4HipRadixBackend`'s write resolver."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._backends = [self._make_backend(step) for step in range(self._steps)]
+
+    @property
+    def _steps(self) -> int:
+        return max(1, self.geometry.draft_tokens - 2)
+
+    def _make_pool(self) -> Any:
+        geometry = self.geometry
+        nope, rope = _HEAD_DIMS
+        return DeepSeekV4TokenToKVPool(
+            max_num_reqs=geometry.slots,
+            swa_size=geometry.swa_pool_tokens,
+            c4_size=0,
+            c128_size=1,
+            c4_state_pool_size=0,
+            c128_state_pool_size=0,
+            page_size=geometry.page_size,
+            swa_page_size=geometry.page_size,
+            dtype=torch.float8_e4m3fn,
+            c4_state_dtype=torch.float32,
+            c128_state_dtype=torch.float32,
+            qk_nope_head_dim=nope,
+            qk_rope_head_dim=rope,
+            indexer_head_dim=nope + rope,
+            layer_num=1,
+            device=self.device,
+            enable_memory_saver=False,
+            compression_ratios=[0],
+            sliding_window=geometry.window,
+        )
+
+    def _make_backend(self, step: int) -> Any:
+        backend = object.__new__(DeepseekV4HipRadixBackend)
+        backend.token_to_kv_pool = self.pool
+        backend.speculative_step_id = step
+        backend.forward_metadata = None
+        backend.enable_deepseek_v4_fp4_indexer = False
+        return backend
+
+    def _backend_classes(self) -> dict[str, Any]:
+        return {"attention backend": DeepseekV4HipRadixBackend, "metadata": DSV4Metadata}
+
+    def _use(self, mode: forwards.ForwardMode) -> list[Any]:
+        """The backends of a mode, set to what the runner of that mode gives them."""
+        draft = mode == "draft"
+        backends = self._backends if draft else self._backends[:1]
+        for backend in backends:
+            # A target's backend knows no draft steps; a draft's slices by them.
+            backend.topk = 1 if draft else 0
+            backend.speculative_num_steps = self.geometry.draft_tokens - 1 if draft else 0
+        return backends
+
+    # --- forwards -------------------------------------------------------------------------
+
+    def _plan(self, batch: Any, *, in_graph: bool) -> None:
+        for backend in self._use(self.mode):
+            backend.forward_metadata = _metadata()
+            if in_graph:
+                backend.init_forward_metadata_in_graph(batch)
+
+    def _layer(self, batch: Any) -> None:
+        self._run(self.mode, batch)
+
+    def _run(self, mode: forwards.ForwardMode, batch: Any) -> None:
+        backends = self._use(mode)
+        if mode != "draft":
+            self._store(backends[0], batch)
+            return
+        window = batch.out_cache_loc
+        steps = per_step_draft_out_cache_loc(
+            window, batch.batch_size, 1, self.geometry.draft_tokens - 1
+        )
+        for self.step, backend in enumerate(backends):
+            batch.out_cache_loc = steps[self.step]
+            self._store(backend, batch)
+        batch.out_cache_loc = window
+
+    def _store(self, backend: Any, batch: Any) -> None:
+        """What `store_cache` and the model's fused stores begin with."""
+        found, where = watch_return(_RESOLVER, lambda: getattr(backend, _RESOLVER)(batch))
+        core = getattr(backend.forward_metadata, "core_attn_metadata", None)
+        self.uses.append(
+            Use(
+                store=True,
+                step=self.step,
+                locs=batch.out_cache_loc.clone(),
+                indices=found.clone(),
+                dtype=dtype_of(found),
+                takes=_STORE_TAKES,
+                cached=core is not None and found is core.swa_out_cache_loc,
+                where=where,
+            )
+        )
+
+    def idle(self, rows: int) -> list[Consumed]:
+        """A rank without work stores its padded rows; nobody plans for it."""
+        zeros = self._tensor([0] * rows)
+        batch = ForwardBatch(
+            forward_mode=ForwardMode.IDLE,
+            batch_size=0,
+            input_ids=zeros,
+            req_pool_indices=self._tensor(()),
+            seq_lens=self._tensor(()),
+            seq_lens_sum=0,
+            out_cache_loc=zeros,
+            positions=zeros,
+        )
+        self.uses, self.step = [], 0
+        self._store(self._use("decode")[0], batch)
+        return [use.fact("idle") for use in self.uses]
+
+    # --- graphs ---------------------------------------------------------------------------
+
+    def _graph_backend(self, mode: forwards.ForwardMode) -> Any:
+        captured = [_metadata() for _ in self._use(mode)]
+
+        def prepare(_batch: Any, in_capture: bool = False) -> None:
+            """Plan outside the graph: the captured metadata takes a fresh plan over."""
+            for backend, metadata in zip(self._use(mode), captured, strict=True):
+                if not in_capture:
+                    metadata.core_attn_metadata.copy_(_metadata().core_attn_metadata)
+                backend.forward_metadata = metadata
+
+        return SimpleNamespace(init_forward_metadata_out_graph=prepare)
+
+    def _graph_code(self, mode: forwards.ForwardMode, batch: Any) -> Callable[[], None]:
+        self._runners[mode].backend.init_forward_metadata_out_graph(batch, in_capture=True)
+
+        def code() -> None:
+            for backend in self._use(mode):
+                backend.init_forward_metadata_in_graph(batch)
+            self._run(mode, batch)
+
+        return code
+
+
+def _metadata() -> Any:
+    metadata = _blank(DSV4Metadata)
+    metadata.core_attn_metadata = _blank(DSV4AttnMetadata)
+    return metadata
