@@ -33,7 +33,7 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
 from kvproof.model.scenario import Scenario
-from kvproof.model.verdict import INVARIANTS
+from kvproof.model.verdict import Family
 
 Switch: TypeAlias = Literal["on", "off"]
 
@@ -104,6 +104,10 @@ def fuzz(
         list[str] | None,
         typer.Option(help="Engine or target, e.g. 0.5.16 or 0.5.16:registry. Default: all."),
     ] = None,
+    family: Annotated[
+        Family,
+        typer.Option(help="`cache`: requests in a cache. `translation`: forwards over two pools."),
+    ] = "cache",
     profile: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILES)}.")] = "default",
     seed: Annotated[str, typer.Option(help="A number, or `random`.")] = "0",
     time: Annotated[
@@ -138,7 +142,7 @@ def fuzz(
     if seed != "random" and not seed.isdecimal():
         raise EngineError(f"{seed!r} is no seed", fix="give a number, or `random`")
     number = secrets.randbelow(2**32) if seed == "random" else int(seed)
-    targets = find_targets(engine or (), EngineStore())
+    targets = find_targets(engine or (), EngineStore(), family=family)
     table = load_expected()
     if baseline is not None and baseline not in {entry.target for entry in table}:
         raise EngineError(
@@ -210,10 +214,12 @@ STATUS_STYLES = {
 
 
 def _matrix(report: Report) -> Table:
-    table = plain_table("target", *(name.replace("-", "-\n") for name in INVARIANTS))
+    # Of the families that ran, in the ladder's order.
+    asked = dict.fromkeys(v.invariant for result in report.targets for v in result.verdicts)
+    table = plain_table("target", *(name.replace("-", "-\n") for name in asked))
     agreement = {(c.target, c.invariant): c.agreement for c in report.comparisons}
     for result in report.targets:
-        cells = []
+        cells = dict.fromkeys(asked, Text())
         for verdict in result.verdicts:
             text = Text(verdict.status, style=STATUS_STYLES[verdict.status])
             if verdict.status == "violated":
@@ -221,8 +227,8 @@ def _matrix(report: Report) -> Table:
             agrees = agreement[result.target, verdict.invariant]
             if agrees != "as expected":
                 text.append(f"\n{agrees}", style="bold red")
-            cells.append(text)
-        table.add_row(result.target.replace(":", ":\n"), *cells)
+            cells[verdict.invariant] = text
+        table.add_row(result.target.replace(":", ":\n"), *cells.values())
     return table
 
 

@@ -18,10 +18,16 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFault
 from kvproof.model.facts import Fact, encode_fact, read_log
+from kvproof.model.forward_reference import forward_player
 from kvproof.model.monitor import Monitor, statuses
 from kvproof.model.monitor import check as judge
 from kvproof.model.reference import reference_player
-from kvproof.model.scenario import BadFileError, Scenario, load_scenario
+from kvproof.model.scenario import (
+    BadFileError,
+    Scenario,
+    family_of_operations,
+    load_scenario,
+)
 from kvproof.model.verdict import Violation
 
 MODEL = "model"
@@ -109,12 +115,15 @@ def _plays(
     scenario: Scenario, engines: list[str], backend: Literal["interpreter", "rules"], timeout: float
 ) -> list[tuple[str, list[Fact]]]:
     plays: list[tuple[str, list[Fact]]] = []
+    family = family_of_operations(scenario.operations)
     if MODEL in engines:
-        plays.append((MODEL, list(reference_player(scenario.geometry).play(scenario))))
+        forwards = family == "translation"
+        player = (forward_player if forwards else reference_player)(scenario.geometry)
+        plays.append((MODEL, list(player.play(scenario))))
     others = [name for name in engines if name != MODEL]
     if others or not engines:
         with progress("replaying", lines=False) as report:
-            for target in find_targets(others, EngineStore()):
+            for target in find_targets(others, EngineStore(), family=family):
                 report(f"replaying on {target.name}")
                 with target.process() as process:
                     facts = process.play(scenario, timeout=timeout, backend=backend)

@@ -23,9 +23,11 @@ from typing import TypeAlias
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
+from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import scenario_size, simplify
 from kvproof.fuzz.strategies import Sizes, scenarios
@@ -33,8 +35,8 @@ from kvproof.fuzz.targets import Target
 from kvproof.model.facts import EngineError, Fact, encode_fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
-from kvproof.model.verdict import INVARIANTS, SEVERITY, Cause, Invariant, Verdict, Violation
-from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
+from kvproof.model.verdict import FAMILIES, SEVERITY, Cause, Invariant, Verdict, Violation
+from kvproof.model.witness import CAP_WITNESS, Witness, required_of
 
 Break: TypeAlias = tuple[Invariant, Cause]
 
@@ -146,6 +148,7 @@ class Survey:
     classes: dict[str, str] = field(default_factory=dict)
     has_ring: bool = False
     has_cap: bool = False
+    required: tuple[Witness, ...] = ()
 
     def add(self, monitor: Monitor) -> None:
         """Count one played scenario."""
@@ -174,7 +177,7 @@ class Survey:
 
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""
-        required = [*WITNESSES, *([CAP_WITNESS] if self.has_cap else [])]
+        required = [*self.required, *([CAP_WITNESS] if self.has_cap else [])]
         return tuple(witness for witness in required if not self.witnesses[witness])
 
 
@@ -215,10 +218,12 @@ class Campaign:
             operations=survey.operations,
             skipped=survey.skipped,
             seconds=survey.seconds,
-            witnesses={name: survey.witnesses[name] for name in [*WITNESSES, CAP_WITNESS]},
+            witnesses={name: survey.witnesses[name] for name in [*survey.required, CAP_WITNESS]},
             missing=survey.missing(),
             counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
-            verdicts=tuple(_verdict(invariant, survey, findings) for invariant in INVARIANTS),
+            verdicts=tuple(
+                _verdict(invariant, survey, findings) for invariant in FAMILIES[self.target.family]
+            ),
             findings=findings,
             faults=tuple(survey.faults.values()),
             versions=survey.versions,
@@ -227,7 +232,7 @@ class Campaign:
 
     def survey(self) -> Survey:
         """Play the profile's scenarios and count."""
-        survey = Survey()
+        survey = Survey(required=required_of(self.target.construction))
         began = time.monotonic()
         self.listener.began(self.target, self.profile.sequences)
 
@@ -335,9 +340,14 @@ class Campaign:
     def _judge(self, scenario: Scenario, backend: Backend) -> Monitor:
         return check(self._play(scenario, backend))
 
+    def _scenarios(self) -> SearchStrategy[Scenario]:
+        if self.target.family == "translation":
+            return forward_scenarios(any_caller=self.target.construction == "dsv4-any")
+        return scenarios(self.sizes)
+
     def _draw(self, act: Callable[[Scenario], None], *, phases: tuple[Phase, ...]) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
-        drawn = given(scenarios(self.sizes))(act)
+        drawn = given(self._scenarios())(act)
         seed(self.seed)(
             settings(
                 max_examples=self.profile.sequences,

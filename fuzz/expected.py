@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kvproof.fuzz.campaign import TargetResult
-from kvproof.model.verdict import INVARIANTS, Cause, Invariant
+from kvproof.model.verdict import Cause, Invariant
 
 TABLE = Path(__file__).with_name("expected.toml")
 
@@ -51,8 +51,8 @@ def compare(
     entries = {e.invariant: e for e in table if e.target == (baseline or result.target)}
     verdicts = {verdict.invariant: verdict for verdict in result.verdicts}
     cells = []
-    for invariant in INVARIANTS:
-        verdict, entry = verdicts[invariant], entries.get(invariant)
+    for invariant, verdict in verdicts.items():
+        entry = entries.get(invariant)
         agreement: Agreement = "as expected"
         note = entry.reason if entry else ""
         if entry is None and verdict.status == "violated":

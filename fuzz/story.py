@@ -5,7 +5,20 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from kvproof.model.facts import Admitted, Advanced, Fact, Read, Skipped, Started, Step, Wrote
+from kvproof.fuzz.forward_story import spell_fact, spell_forward
+from kvproof.model.facts import (
+    Admitted,
+    Advanced,
+    Changed,
+    Consumed,
+    Fact,
+    Planned,
+    Read,
+    Skipped,
+    Started,
+    Step,
+    Wrote,
+)
 from kvproof.model.scenario import (
     Abort,
     Decode,
@@ -19,7 +32,7 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
 )
-from kvproof.model.verdict import INVARIANTS, StaleRead, Violation
+from kvproof.model.verdict import IN_WORDS, StaleRead, Violation
 
 STALE = "<- STALE"
 """Marks a stale row; the console paints such lines."""
@@ -62,6 +75,8 @@ def spell_operation(operation: Operation) -> str:
             return f"evict {tokens} tokens"
         case Flush():
             return "flush"
+        case _:
+            return spell_forward(operation)
 
 
 def _span(positions: Sequence[int]) -> str:
@@ -80,6 +95,8 @@ def _happened(facts: Sequence[Fact]) -> list[str]:
             case Wrote(request=str(name), positions=positions) if positions:
                 written = [*positions]
                 words.append(f"{name} writes {_span(written)}")
+            case Planned() | Changed() | Consumed():
+                words.append(spell_fact(fact))
             case Skipped(reason=reason):
                 words.append(f"skipped: {reason}")
             case Advanced(request=name, computed_len=length, prefilling=True):
@@ -170,22 +187,34 @@ def _wrapped(text: str, *, hang: str = "") -> str:
     )
 
 
+def _sizes(started: Started) -> str:
+    geometry = started.geometry
+    words = f"Sizes: window {geometry.window}, page_size {geometry.page_size}, "
+    if started.family == "translation":
+        return (
+            f"{words}slots {geometry.slots}, pool_tokens {geometry.pool_tokens}, swa_tokens "
+            f"{geometry.swa_pool_tokens}, draft_tokens {geometry.draft_tokens}"
+        )
+    stride = started.ring_stride if started.ring_stride is not None else "none"
+    return (
+        f"{words}ring_stride {stride}, slots {geometry.slots}, pool_tokens "
+        f"{geometry.pool_tokens}, reprefill_tail {started.reprefill_tail}"
+    )
+
+
 def tell(violation: Violation, log: Sequence[Fact]) -> str:
     """The whole story as text."""
     started = log[0]
     assert isinstance(started, Started)
     geometry = started.geometry
-    stride = started.ring_stride if started.ring_stride is not None else "none"
     lines = [
         f"{violation.invariant} is broken on {started.target} (backend {started.backend})",
         "",
         _wrapped(f"In step {violation.step + 1}, {violation.sentence}."),
         "",
-        _wrapped(f"{violation.invariant}: {INVARIANTS[violation.invariant]}."),
+        _wrapped(f"{violation.invariant}: {IN_WORDS[violation.invariant]}."),
         "",
-        f"Sizes: window {geometry.window}, page_size {geometry.page_size}, ring_stride {stride}, "
-        f"slots {geometry.slots}, pool_tokens {geometry.pool_tokens}, "
-        f"reprefill_tail {started.reprefill_tail}",
+        _sizes(started),
         "",
         "Operations",
         *_operations(log, violation.step),

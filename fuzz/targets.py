@@ -10,9 +10,14 @@ from kvproof.fuzz.drivers.wire import Options
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
+from kvproof.model.verdict import Family
 
 REGISTRY = "registry"
 """The construction that the release's own registry and configuration code choose."""
+
+TRANSLATIONS = ("triton", "dsv4", "dsv4-any")
+"""Targets that play forwards, of every release: the Triton backend; DeepSeek-V4's resolver; the
+same with callers who change a forward after its plan, which no caller of a release does."""
 
 CONSTRUCTIONS: dict[str, tuple[str, ...]] = {
     "0.5.15": (REGISTRY,),
@@ -35,13 +40,19 @@ class Target:
         """Name in reports and in the table of expected results."""
         return f"{self.engine.name}:{self.construction}"
 
+    @property
+    def family(self) -> Family:
+        """What operations the target plays."""
+        return "translation" if self.construction in TRANSLATIONS else "cache"
+
     def process(self, *, rocm_gate: bool = True, allocator_twins: bool = True) -> EngineProcess:
         """The target's process, not yet started."""
         return EngineProcess.of_engine(
             self.engine,
             Options(
                 construction=self.construction,
-                rocm_gate=rocm_gate,
+                # With the gate on the SWA pool is a ring, and there is nothing to translate.
+                rocm_gate=rocm_gate and self.family == "cache",
                 allocator_twins=allocator_twins,
             ),
         )
@@ -51,12 +62,14 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
     """All constructions of an engine."""
     return tuple(
         Target(engine=engine, construction=construction)
-        for construction in CONSTRUCTIONS[family_of(engine.root).name]
+        for construction in (*CONSTRUCTIONS[family_of(engine.root).name], *TRANSLATIONS)
     )
 
 
-def find_targets(names: Sequence[str], store: EngineStore) -> tuple[Target, ...]:
-    """Targets by name: ``0.5.16`` for all its constructions, ``0.5.16:registry`` for one.
+def find_targets(
+    names: Sequence[str], store: EngineStore, *, family: Family = "cache"
+) -> tuple[Target, ...]:
+    """Targets by name: ``0.5.16`` for the family's constructions, ``0.5.16:registry`` for one.
 
     No names stand for every installed engine.
 
@@ -69,12 +82,18 @@ def find_targets(names: Sequence[str], store: EngineStore) -> tuple[Target, ...]
             raise EngineError(
                 "no engine is installed", fix="run: kvproof engine add sglang==0.5.15"
             )
-        return tuple(target for engine in usable for target in targets_of(engine))
+        return tuple(
+            target for engine in usable for target in targets_of(engine) if target.family == family
+        )
     found: list[Target] = []
     for name in names:
         engine_name, _, construction = name.partition(":")
         targets = targets_of(store.find(engine_name))
-        chosen = [t for t in targets if construction in ("", t.construction)]
+        chosen = [
+            t
+            for t in targets
+            if t.construction == construction or (not construction and t.family == family)
+        ]
         if not chosen:
             raise EngineError(
                 f"{engine_name} has no construction {construction!r}",

@@ -28,6 +28,7 @@ from kvproof.model.scenario import (
     decode_json,
     refuse_newer_schema,
 )
+from kvproof.model.verdict import Family
 from kvproof.spec.window import Order
 
 Mode: TypeAlias = Literal["prefill", "decode", "verify"]
@@ -57,6 +58,7 @@ class Started(_Fact, frozen=True, kw_only=True):
             where the tree owns the SWA pages. With a ring that no page backs, it need not.
         verify_order: whether a verify step writes its draft's rows before or after it reads.
         classes: the engine classes in play, by role.
+        family: what operations the target plays.
         versions: of the engine and of what it runs on.
     """
 
@@ -69,6 +71,7 @@ class Started(_Fact, frozen=True, kw_only=True):
     verify_order: Order = "write, then read"
     classes: dict[str, str] = {}
     versions: dict[str, str] = {}
+    family: Family = "cache"
     schema: Schema = SCHEMA
 
 

@@ -43,7 +43,7 @@ from kvproof.model.scenario import (
 )
 from kvproof.model.verdict import (
     CAUSES,
-    INVARIANTS,
+    FAMILIES,
     SEVERITY,
     Cause,
     Invariant,
@@ -550,7 +550,8 @@ def check(log: Iterable[Fact]) -> Monitor:
 def statuses(monitor: Monitor) -> dict[Invariant, str]:
     """Status word of each invariant for one log: never 'holds' for what was not put to the test."""
     words = {}
-    for invariant in INVARIANTS:
+    family = monitor.started.family if monitor.started else "cache"
+    for invariant in FAMILIES[family]:
         if monitor.worst_of(invariant) is not None:
             words[invariant] = "violated"
         elif monitor.engine_error is not None:

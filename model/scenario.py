@@ -20,6 +20,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from kvproof.model.forwards import ForwardOperation
+from kvproof.model.verdict import Family
 from kvproof.spec.ring import ring_stride
 
 SCHEMA = 2
@@ -178,6 +179,12 @@ CacheOperation: TypeAlias = (
 
 Operation: TypeAlias = CacheOperation | ForwardOperation
 """Of either family; an engine skips the operations of the family that it does not play."""
+
+
+def family_of_operations(operations: Sequence[Operation]) -> Family:
+    """The family that operations are of; those of one family do nothing in the other."""
+    forwards = any(isinstance(operation, ForwardOperation) for operation in operations)
+    return "translation" if forwards else "cache"
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

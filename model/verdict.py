@@ -7,15 +7,16 @@ from typing import Literal, TypeAlias
 import msgspec
 
 Invariant: TypeAlias = Literal[
-    "FRESH-DECODE", "FRESH-PREFILL", "CURRENT", "PARTITION", "PADDING", "USEFUL", "REFINES"
+    "FRESH-DECODE", "FRESH-PREFILL", "PARTITION", "PADDING", "USEFUL", "REFINES", "CURRENT"
 ]
+
+Family: TypeAlias = Literal["cache", "translation"]
+"""What a target plays: requests in a cache (`model.scenario`), or forwards (`model.forwards`)."""
 
 INVARIANTS: dict[Invariant, str] = {
     "FRESH-DECODE": "every row that a decode or verify query reads was written by this request, "
     "in this occupancy, at exactly the position that it stands for",
     "FRESH-PREFILL": "the same for every ring row that a prefill query reads",
-    "CURRENT": "the translation that a forward consumes equals the map at that forward applied to "
-    "that forward's own locations: no stale reuse, no dtype reinterpretation, padded rows reserved",
     "PARTITION": "every page is in exactly one of free, tree, request; every slot is free or lent "
     "once; the sizes add up",
     "PADDING": "padded rows touch rows of slot 0 only, and no request touches those",
@@ -24,14 +25,24 @@ INVARIANTS: dict[Invariant, str] = {
     "REFINES": "every observed step is one that the specification allows: the rows that the rules "
     "give, the window that they give, a match that the tree holds",
 }
-"""The ladder, in the order in which a broken one is reported first, each in words."""
+"""The ladder of a cache, in the order in which a broken one is reported first, each in words."""
+
+TRANSLATION_INVARIANTS: dict[Invariant, str] = {
+    "CURRENT": "the translation that a forward consumes equals the map at that forward applied to "
+    "that forward's own locations: no stale reuse, no dtype reinterpretation, padded rows reserved",
+}
+"""What is asked of a target that plays forwards (`model.forwards`)."""
+
+FAMILIES: dict[Family, dict[Invariant, str]] = {
+    "cache": INVARIANTS, "translation": TRANSLATION_INVARIANTS,
+}  # fmt: skip
+"""Invariants by family of operations, each in words."""
+
+IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS
 
 Cause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
-    # CURRENT
-    "missing", "untranslated", "foreign", "stale", "padding", "wrong-length", "wrong-dtype",
-    "changed-after-plan",
     # PARTITION
     "lent-twice", "double-free", "shared", "leak", "misaligned", "sizes",
     # PADDING
@@ -40,6 +51,9 @@ Cause: TypeAlias = Literal[
     "no-reuse",
     # REFINES
     "row", "window", "match", "payload",
+    # CURRENT
+    "missing", "untranslated", "foreign", "stale", "padding", "wrong-length", "wrong-dtype",
+    "changed-after-plan",
 ]  # fmt: skip
 
 CAUSES: dict[Cause, str] = {
@@ -159,7 +173,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 SEVERITY: dict[tuple[Invariant, Cause], int] = {
     (invariant, cause): rank
     for rank, (invariant, cause) in enumerate(
-        (invariant, cause) for invariant in INVARIANTS for cause in CAUSES
+        (invariant, cause) for invariant in IN_WORDS for cause in CAUSES
     )
 }
 """Order in which violations of one log are reported: a smaller number comes first."""

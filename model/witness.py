@@ -34,10 +34,14 @@ TRANSLATION_WITNESSES: dict[Witness, str] = {
     "small SWA pool": "a forward was planned on an SWA pool smaller than the full pool",
     "padded row translated": "a padded row used the reserved location",
     "replay after a larger batch": "a graph ran for fewer requests than the time before",
+}
+"""Required of every run on a target that translates."""
+
+ANY_CALLER_WITNESSES: dict[Witness, str] = {
     "rebound to as many": "a planned forward got other locations, as many",
     "remapped after the plan": "a planned forward's locations were mapped anew",
 }
-"""Required of every run on a target that translates."""
+"""Required where callers change a forward after its plan."""
 
 READ_WITNESSES: dict[Witness, str] = {
     "multi-step draft": "the steps of a draft were planned together",
@@ -52,3 +56,15 @@ RESOLVER_WITNESSES: dict[Witness, str] = {
     "translated at use: other length": "a forward padded after its plan was translated again",
 }
 """Required where a store may take a cached translation: each branch of the resolver."""
+
+
+def required_of(construction: str) -> tuple[Witness, ...]:
+    """Witnesses that a run on a target of this construction must have reached."""
+    resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
+    return tuple(
+        {
+            "triton": TRANSLATION_WITNESSES | READ_WITNESSES,
+            "dsv4": resolver,
+            "dsv4-any": resolver | ANY_CALLER_WITNESSES,
+        }.get(construction, WITNESSES)
+    )

@@ -232,6 +232,7 @@ class TranslationEngine:
             geometry=self.geometry,
             ring_stride=None,
             reprefill_tail=0,
+            family="translation",
             classes={role: _class_name(thing) for role, thing in things.items() if thing},
             versions={
                 "sglang": sglang.__version__,

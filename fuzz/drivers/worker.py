@@ -23,9 +23,17 @@ from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.model.facts import EngineError, encode_fact
 from kvproof.model.forward import RuleForward
+from kvproof.model.forward_player import ForwardPlayer
 from kvproof.model.player import Forward, Player
 
-Build = Callable[[Play], Player]
+Build = Callable[[Play], Player | ForwardPlayer]
+
+TRANSLATION_ADAPTERS = {
+    "triton": "kvproof.fuzz.drivers.translation_triton",
+    "dsv4": "kvproof.fuzz.drivers.translation_dsv4",
+    "dsv4-any": "kvproof.fuzz.drivers.translation_dsv4",
+}
+"""Of every release; they find out themselves what the release has."""
 
 _ADAPTERS = {
     "0.5.15": "kvproof.fuzz.drivers.sglang_0_5_15",
@@ -76,6 +84,8 @@ def load(options: Options) -> tuple[Ready, Build]:
     """
     notes = shims.install(rocm_gate=options.rocm_gate, allocator_twins=options.allocator_twins)
     family = shims.engine_family()
+    if options.construction in TRANSLATION_ADAPTERS:
+        return _ready(family, notes), _forward_builder(options.construction)
     adapter = importlib.import_module(_ADAPTERS[family.name]).Engine
     if options.construction not in adapter.constructions:
         raise SetupError(
@@ -94,7 +104,11 @@ def load(options: Options) -> tuple[Ready, Build]:
         )
         return Player(engine=engine, forward=forwards[backend](engine))
 
-    ready = Ready(
+    return _ready(family, notes), build
+
+
+def _ready(family: Family, notes: Iterable[shims.Shim]) -> Ready:
+    return Ready(
         family=family.name,
         version=importlib.import_module("sglang").__version__,
         shims=tuple(
@@ -102,7 +116,20 @@ def load(options: Options) -> tuple[Ready, Build]:
         ),
         stubs=tuple(shims.stubbed_modules()),
     )
-    return ready, build
+
+
+def _forward_builder(construction: str) -> Build:
+    """What makes the player of operations on forwards."""
+    importlib.import_module("torch").set_grad_enabled(False)
+    adapter = importlib.import_module(TRANSLATION_ADAPTERS[construction]).Engine
+
+    def build(order: Play) -> ForwardPlayer:
+        geometry = order.scenario.geometry
+        # The index kernels run in the interpreter whatever the order says: there is no other way.
+        engine = adapter(geometry=geometry, construction=construction, backend="interpreter")
+        return ForwardPlayer(engine, geometry)
+
+    return build
 
 
 def _forwards(family: Family) -> dict[Backend, Callable[[Any], Forward | None]]:
