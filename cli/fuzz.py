@@ -93,7 +93,7 @@ class _Watcher(Listener):
 
     def found(self, target: Target, finding: Finding, log: list[Fact]) -> None:
         path = self.folder.found(target, finding, log)
-        self.scenarios[target.name, finding.violation.invariant] = path
+        self.scenarios[target.name, finding.name] = path
 
     def faulted(self, target: Target, fault: Fault, log: list[Fact]) -> None:
         self.folder.faulted(target, fault, log)
@@ -245,7 +245,7 @@ def _print(
             f"seed {result.seed}"
         )
         for finding in result.findings:
-            path = scenarios[result.target, finding.violation.invariant]
+            path = scenarios[result.target, finding.name]
             if not finding.confirmed:
                 parts.append(
                     Text(f"  {finding.name} was seen but is not repeated by the real kernels")

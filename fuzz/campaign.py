@@ -209,7 +209,7 @@ class Campaign:
         """
         self.process.start()
         survey = self.survey()
-        findings = tuple(self._finding(survey, broken) for broken in _to_shrink(survey))
+        findings = tuple(self._finding(survey, broken) for broken in self._to_shrink(survey))
         return TargetResult(
             target=self.target.name,
             seed=self.seed,
@@ -345,6 +345,16 @@ class Campaign:
             return forward_scenarios(any_caller=self.target.construction == "dsv4-any")
         return scenarios(self.sizes)
 
+    def _to_shrink(self, survey: Survey) -> list[Break]:
+        """The worst cause of each broken invariant; all where one invariant is all there is."""
+        ranked = sorted(survey.first, key=SEVERITY.__getitem__)
+        if self.target.family == "translation":
+            return ranked
+        worst: dict[Invariant, Break] = {}
+        for broken in ranked:
+            worst.setdefault(broken[0], broken)
+        return list(worst.values())
+
     def _draw(self, act: Callable[[Scenario], None], *, phases: tuple[Phase, ...]) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
         drawn = given(self._scenarios())(act)
@@ -359,14 +369,6 @@ class Campaign:
                 print_blob=False,
             )(drawn)
         )()
-
-
-def _to_shrink(survey: Survey) -> list[Break]:
-    """The worst cause of each broken invariant."""
-    worst: dict[Invariant, Break] = {}
-    for broken in sorted(survey.first, key=SEVERITY.__getitem__):
-        worst.setdefault(broken[0], broken)
-    return list(worst.values())
 
 
 def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]) -> Verdict:

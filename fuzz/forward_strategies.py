@@ -14,6 +14,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from kvproof.model.forwards import (
     ForwardOperation,
+    GraphMode,
     Idle,
     Layer,
     Pad,
@@ -53,7 +54,7 @@ def _geometries(draw: DrawFn) -> Geometry:
 
 
 def _extend() -> SearchStrategy[Plan]:
-    return st.builds(Plan, mode=st.just("extend"), requests=_requests, tokens=st.integers(1, 9))
+    return st.builds(Plan, mode=st.just("extend"), requests=_requests, tokens=st.integers(1, 14))
 
 
 def _planned() -> SearchStrategy[Plan]:
@@ -73,6 +74,15 @@ def _run(changes: SearchStrategy[tuple[ForwardOperation, ...]]) -> SearchStrateg
     )
 
 
+def _replays(modes: SearchStrategy[GraphMode]) -> SearchStrategy[Move]:
+    """One graph, for several batches one after another."""
+    batches = st.lists(_requests, min_size=1, max_size=3)
+    return st.builds(
+        lambda mode, each: tuple(Replay(mode=mode, requests=names) for names in each),
+        modes, batches,
+    )  # fmt: skip
+
+
 def _one(strategy: SearchStrategy[ForwardOperation]) -> SearchStrategy[Move]:
     return strategy.map(lambda operation: (operation,))
 
@@ -82,11 +92,13 @@ _NOTHING: SearchStrategy[tuple[ForwardOperation, ...]] = st.just(())
 
 def _moves(*, any_caller: bool) -> dict[str, SearchStrategy[Move]]:
     pad = st.builds(Pad, rows=_rows)
-    graphs = st.sampled_from(("decode", "verify", "draft_extend", "draft"))
+    graphs: SearchStrategy[GraphMode] = st.sampled_from(
+        ("decode", "verify", "draft_extend", "draft")
+    )
     moves = {
         "run": _run(_NOTHING),
         "padded": _run(st.tuples(pad)),
-        "replay": _one(st.builds(Replay, mode=graphs, requests=_requests)),
+        "replay": _replays(graphs),
         "idle": _one(st.builds(Idle, rows=_rows)),
         "slide": _one(st.builds(Slide, request=_names)),
         "release": _one(st.builds(Release, request=_names)),

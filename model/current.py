@@ -91,6 +91,12 @@ class Current:
 
     def mapped(self, fact: Mapped) -> None:
         """The map changed."""
+        if any(
+            loc < len(self._entries) and self._entries[loc] and not fact.entries[loc]
+            for locs in self._locs.values()
+            for loc in locs.values()
+        ):
+            self.witnesses["page freed behind a window"] += 1
         self._entries = fact.entries
 
     def planned(self, fact: Planned, step: int) -> None:
@@ -149,8 +155,6 @@ class Current:
                 yield from self._sizes(fact, windows, forward)
             rows = [row for window in windows for row in window]
             rows += [PADDED] * (sum(fact.counts) - len(rows))
-            if any(row.request and not self._entry(row.loc) for row in rows):
-                self.witnesses["read past a freed page"] += 1
         if any(row is PADDED for row in rows):
             self.witnesses["padded row translated"] += 1
         yield from self._judge(fact, rows, forward)
@@ -199,19 +203,24 @@ class Current:
                 f"the {fact.use} of the {fact.mode} forward has {len(rows)} rows and is given "
                 f"{len(fact.indices)} locations{_at(fact)}",
             )
+        own = [(r.loc, found) for r, found in zip(rows, fact.indices, strict=False) if r.request]
+        untranslated = bool(own) and all(loc == found for loc, found in own)
         for row, found in zip(rows, fact.indices, strict=False):
             due = self._entry(row.loc) if row.request is not None else RESERVED_LOC
             if found != due:
                 yield Break(
-                    self._cause(row, found, forward), self._sentence(fact, row, found, due, forward)
+                    self._cause(row, found, forward, untranslated=untranslated),
+                    self._sentence(fact, row, found, due, forward),
                 )
 
-    def _cause(self, row: Row, found: int, forward: _Forward | None) -> Cause:
+    def _cause(
+        self, row: Row, found: int, forward: _Forward | None, *, untranslated: bool
+    ) -> Cause:
         if forward is not None and forward.was_changed:
             return "changed-after-plan"
         if row.request is None:
             return "padding"
-        if found == row.loc:
+        if untranslated:
             return "untranslated"
         return "stale" if found in self._stored else "foreign"
 

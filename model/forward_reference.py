@@ -90,7 +90,8 @@ class ReferenceForwards:
         """Fill the free lists; page 0 of either pool is the padding's."""
         page = self.geometry.page_size
         self._full = _Pool(list(range(1, self.geometry.pool_tokens // page + 1)))
-        self._swa = _Pool(list(range(1, self.geometry.swa_pool_tokens // page + 1)))
+        # Page 1 is lent to nobody, so that no location's entry is the location itself.
+        self._swa = _Pool(list(range(2, self.geometry.swa_pool_tokens // page + 1)))
 
     def started(self) -> Started:
         """Describe the target."""

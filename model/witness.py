@@ -11,7 +11,7 @@ Witness: TypeAlias = Literal[
     "plan taken", "translated at use: idle", "translated at use: no plan",
     "translated at use: other length", "rebound to as many", "remapped after the plan",
     "replay after a larger batch", "small SWA pool", "multi-step draft", "padded row translated",
-    "read past a freed page",
+    "page freed behind a window",
 ]  # fmt: skip
 
 WITNESSES: dict[Witness, str] = {
@@ -33,6 +33,8 @@ CAP_WITNESS: Witness = "cap bound"
 TRANSLATION_WITNESSES: dict[Witness, str] = {
     "small SWA pool": "a forward was planned on an SWA pool smaller than the full pool",
     "padded row translated": "a padded row used the reserved location",
+    "multi-step draft": "the steps of a draft were planned together",
+    "page freed behind a window": "SWA pages of a request that goes on were given back",
     "replay after a larger batch": "a graph ran for fewer requests than the time before",
 }
 """Required of every run on a target that translates."""
@@ -42,12 +44,6 @@ ANY_CALLER_WITNESSES: dict[Witness, str] = {
     "remapped after the plan": "a planned forward's locations were mapped anew",
 }
 """Required where callers change a forward after its plan."""
-
-READ_WITNESSES: dict[Witness, str] = {
-    "multi-step draft": "the steps of a draft were planned together",
-    "read past a freed page": "a window held a location whose SWA page was given back",
-}
-"""Required where windows are read as well."""
 
 RESOLVER_WITNESSES: dict[Witness, str] = {
     "plan taken": "a store took the translation made when its forward was planned",
@@ -63,7 +59,7 @@ def required_of(construction: str) -> tuple[Witness, ...]:
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     return tuple(
         {
-            "triton": TRANSLATION_WITNESSES | READ_WITNESSES,
+            "triton": TRANSLATION_WITNESSES,
             "dsv4": resolver,
             "dsv4-any": resolver | ANY_CALLER_WITNESSES,
         }.get(construction, WITNESSES)

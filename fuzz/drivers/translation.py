@@ -10,7 +10,7 @@ the attention kernels (what they are given is what is under test) and, on a CPU,
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -20,6 +20,9 @@ from typing import Any, ClassVar, TypeVar
 import sglang
 import torch
 import triton
+from sglang.srt.layers.attention.deepseek_v4_backend_hip_radix import (
+    per_step_draft_out_cache_loc,
+)
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import (
@@ -164,6 +167,9 @@ class TranslationEngine:
             need_sort=False,
             **translation_plan.allocator_arguments(self.requests),
         )
+        # One SWA page is lent to nobody, so that no location's entry is the location itself: with
+        # such a map a translation that was left out, or made twice, would go unseen.
+        self.allocator.swa_attn_allocator.alloc(geometry.page_size)
         self.translator = translation_plan.make_translator(
             self.requests, self.allocator, self.pool, geometry.page_size, device
         )
@@ -173,6 +179,7 @@ class TranslationEngine:
         self.batch: Any = None
         self.mode: forwards.ForwardMode = "extend"
         self.step = 0
+        self.step_rows = 0
 
     # --- what a backend supplies ----------------------------------------------------------
 
@@ -370,7 +377,7 @@ class TranslationEngine:
 
     def plan(self, mode: forwards.ForwardMode, tokens: Sequence[Tokens], *, in_graph: bool) -> None:
         """Make the forward's batch and let the backend plan it."""
-        self.mode = mode
+        self.mode, self.step_rows = mode, 0
         self.batch = self.make_batch(mode, tokens)
         self._plan(self.batch, in_graph=in_graph)
 
@@ -383,6 +390,9 @@ class TranslationEngine:
     def pad(self, rows: int) -> None:
         """Pad the batch with the release's own code."""
         batch = self.batch
+        if self.mode == "draft":
+            self.step_rows += rows  # each step's forward is padded, as it comes
+            return
         batch._pad_inputs_to_size(
             SimpleNamespace(
                 attn_backend=SimpleNamespace(get_cuda_graph_seq_len_fill_value=lambda: FILL)
@@ -390,6 +400,18 @@ class TranslationEngine:
             batch.out_cache_loc.shape[0] + rows,
             batch.batch_size + (rows if self.mode == "decode" else 0),
         )
+
+    def draft_steps(self, batch: Any, steps: int) -> Iterator[int]:
+        """Give the batch each step's slice of the window, as `EagleWorkerV2.draft_forward` does."""
+        window = batch.out_cache_loc
+        slices = per_step_draft_out_cache_loc(
+            window, batch.batch_size, 1, self.geometry.draft_tokens - 1
+        )
+        for self.step in range(steps):
+            own = slices[self.step]
+            batch.out_cache_loc = batch._pad_tensor_to_size(own, own.shape[0] + self.step_rows)
+            yield self.step
+        batch.out_cache_loc = window
 
     def layer(self) -> list[Consumed]:
         """Run one sliding-window layer of the planned forward."""
@@ -404,11 +426,13 @@ class TranslationEngine:
         if mode not in self.graphs:
             self.graphs[mode] = self._capture(mode)
         graph, uses = self.graphs[mode]
+        self.step_rows = 0
         batch = self.make_batch(mode, tokens)
         self._runners[mode].replay(batch, graph.replay)
         return [use.fact(mode) for use in uses]
 
     def _capture(self, mode: forwards.ForwardMode) -> tuple[Graph, list[Use]]:
+        self.step_rows = 0
         graph = make_graph(self.device)
         code = self._graph_code(mode, self._capture_batch(mode))
 

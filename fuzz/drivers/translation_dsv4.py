@@ -21,7 +21,6 @@ from sglang.srt.layers.attention.deepseek_v4_backend_hip_radix import (
     DeepseekV4HipRadixBackend,
     DSV4AttnMetadata,
     DSV4Metadata,
-    per_step_draft_out_cache_loc,
 )
 from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
@@ -120,14 +119,8 @@ class Engine(TranslationEngine):
         if mode != "draft":
             self._store(backends[0], batch)
             return
-        window = batch.out_cache_loc
-        steps = per_step_draft_out_cache_loc(
-            window, batch.batch_size, 1, self.geometry.draft_tokens - 1
-        )
-        for self.step, backend in enumerate(backends):
-            batch.out_cache_loc = steps[self.step]
-            self._store(backend, batch)
-        batch.out_cache_loc = window
+        for step in self.draft_steps(batch, len(backends)):
+            self._store(backends[step], batch)
 
     def _store(self, backend: Any, batch: Any) -> None:
         """What `store_cache` and the model's fused stores begin with."""

@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 from sglang.srt.configs.model_config import AttentionArch
-from sglang.srt.layers.attention.deepseek_v4_backend_hip_radix import (
-    per_step_draft_out_cache_loc,
-)
 from sglang.srt.layers.attention.triton_backend import (
     TritonAttnBackend,
     TritonMultiStepDraftBackend,
@@ -186,15 +183,8 @@ class Engine(TranslationEngine):
         if mode != "draft":
             self._attend(backend, batch, decodes=mode == "decode")
             return
-        # EagleDraftWorker.draft_forward: each step has a backend and its slice of the window.
-        window = batch.out_cache_loc
-        steps = per_step_draft_out_cache_loc(
-            window, batch.batch_size, 1, self.geometry.draft_tokens - 1
-        )
-        for self.step, part in enumerate(backend.attn_backends):
-            batch.out_cache_loc = steps[self.step]
-            self._attend(part, batch, decodes=True)
-        batch.out_cache_loc = window
+        for step in self.draft_steps(batch, len(backend.attn_backends)):
+            self._attend(backend.attn_backends[step], batch, decodes=True)
 
     def _attend(self, backend: Any, batch: Any, *, decodes: bool) -> None:
         rows = batch.out_cache_loc.shape[0]
