@@ -6,9 +6,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Invariant: TypeAlias = Literal[
-    "FRESH-DECODE", "FRESH-PREFILL", "PARTITION", "PADDING", "USEFUL", "REFINES", "CURRENT"
+CacheInvariant: TypeAlias = Literal[
+    "FRESH-DECODE", "FRESH-PREFILL", "PARTITION", "PADDING", "USEFUL", "REFINES"
 ]
+
+Invariant: TypeAlias = CacheInvariant | Literal["CURRENT"]
 
 Family: TypeAlias = Literal["cache", "translation"]
 """What a target plays: requests in a cache (`model.scenario`), or forwards (`model.forwards`)."""
@@ -40,7 +42,7 @@ FAMILIES: dict[Family, dict[Invariant, str]] = {
 
 IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS
 
-Cause: TypeAlias = Literal[
+CacheCause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
     # PARTITION
@@ -51,10 +53,14 @@ Cause: TypeAlias = Literal[
     "no-reuse",
     # REFINES
     "row", "window", "match", "payload",
-    # CURRENT
+]  # fmt: skip
+
+TranslationCause: TypeAlias = Literal[
     "missing", "untranslated", "foreign", "stale", "padding", "wrong-length", "wrong-dtype",
     "changed-after-plan",
 ]  # fmt: skip
+
+Cause: TypeAlias = CacheCause | TranslationCause
 
 CAUSES: dict[Cause, str] = {
     "other-request": "the row holds what another request wrote, for another position or prefix",
@@ -62,15 +68,6 @@ CAUSES: dict[Cause, str] = {
     "rejected-draft": "the row holds a draft token that was rejected",
     "never-written": "nobody has written the row since the pool was made",
     "same-content": "an earlier occupant wrote the row for the same position of the same prefix",
-    "missing": "a sliding-window layer was given no locations of its pool",
-    "untranslated": "a location of the full pool was used in the SWA pool",
-    "foreign": "the location is not that of the forward's own token",
-    "stale": "the location was translated for an earlier forward or by an earlier map",
-    "padding": "a padded row names another location than the reserved one",
-    "wrong-length": "there are not as many locations as the forward has rows",
-    "wrong-dtype": "the locations are of an integer type that their consumer does not take",
-    "changed-after-plan": "the caller changed the locations or the map between plan and use, which "
-    "the cached translation cannot see: a condition of its contract (theorem T3)",
     "lent-twice": "a slot was lent that is reserved or not free",
     "double-free": "a page or slot stands in the free list twice",
     "shared": "a page has two owners",
@@ -85,6 +82,19 @@ CAUSES: dict[Cause, str] = {
     "match": "the reused prefix is longer than what the tree holds, or not page aligned",
     "payload": "what came out of the tensor is not what was seen going in",
 }
+
+TRANSLATION_CAUSES: dict[Cause, str] = {
+    "missing": "a sliding-window layer was given no locations of its pool",
+    "untranslated": "a location of the full pool was used in the SWA pool",
+    "foreign": "the location is not that of the forward's own token",
+    "stale": "the location was translated for an earlier forward or by an earlier map",
+    "padding": "a padded row names another location than the reserved one",
+    "wrong-length": "there are not as many locations as the forward has rows",
+    "wrong-dtype": "the locations are of an integer type that their consumer does not take",
+    "changed-after-plan": "the caller changed the locations or the map between plan and use, which "
+    "the cached translation cannot see: a condition of its contract (theorem T3)",
+}
+"""Why CURRENT is broken, worst first."""
 
 Status: TypeAlias = Literal["holds", "violated", "unknown", "skipped", "engine error"]
 
@@ -171,9 +181,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SEVERITY: dict[tuple[Invariant, Cause], int] = {
-    (invariant, cause): rank
-    for rank, (invariant, cause) in enumerate(
-        (invariant, cause) for invariant in IN_WORDS for cause in CAUSES
+    broken: rank
+    for rank, broken in enumerate(
+        (invariant, cause)
+        for invariants, causes in (
+            (INVARIANTS, CAUSES), (TRANSLATION_INVARIANTS, TRANSLATION_CAUSES),
+        )
+        for invariant in invariants
+        for cause in causes
     )
-}
+}  # fmt: skip
 """Order in which violations of one log are reported: a smaller number comes first."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-Witness: TypeAlias = Literal[
+CacheWitness: TypeAlias = Literal[
     "prefix hit", "cap would bind", "cap bound", "ring read by decode", "ring read by prefill",
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
     "padded row",
+]  # fmt: skip
+
+TranslationWitness: TypeAlias = Literal[
     "plan taken", "translated at use: idle", "translated at use: no plan",
     "translated at use: other length", "rebound to as many", "remapped after the plan",
     "replay after a larger batch", "small SWA pool", "multi-step draft", "padded row translated",
     "page freed behind a window",
 ]  # fmt: skip
+
+Witness: TypeAlias = CacheWitness | TranslationWitness
 
 WITNESSES: dict[Witness, str] = {
     "prefix hit": "a request reused a cached prefix",

@@ -28,7 +28,14 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
 )
-from kvproof.model.verdict import CAUSES, INVARIANTS, Cause, Invariant
+from kvproof.model.verdict import (
+    CAUSES,
+    INVARIANTS,
+    CacheCause,
+    CacheInvariant,
+    Cause,
+    Invariant,
+)
 
 PAGED = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
 ONE_SLOT = Geometry(window=4, page_size=1, slots=1, pool_tokens=64)
@@ -389,8 +396,10 @@ def test_clean_twin_breaks_nothing(case: Case) -> None:
 
 def test_every_cause_invariant_and_fault_has_a_case() -> None:
     breaks = {pair for case in CASES for pair in case.breaks}
-    assert {cause for _, cause in breaks} == set(CAUSES) == set(get_args(Cause))
-    assert {invariant for invariant, _ in breaks} == set(INVARIANTS) == set(get_args(Invariant))
+    assert {cause for _, cause in breaks} == set(CAUSES) == set(get_args(CacheCause))
+    assert (
+        {invariant for invariant, _ in breaks} == set(INVARIANTS) == set(get_args(CacheInvariant))
+    )
     assert {fault for case in CASES for fault in case.faults} == set(get_args(Fault))
 
 
