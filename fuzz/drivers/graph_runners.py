@@ -22,19 +22,22 @@ FILL = 1
 """Sequence length of a padded row: what the backends under test ask for."""
 
 
-def _without_constructor(module: str, name: str, **attributes: Any) -> Any:
-    """An object of a runner's class with these attributes; any other attribute is None: off."""
-    cls: Any = getattr(importlib.import_module(module), name)
+def without_constructor(cls: Any, **attributes: Any) -> Any:
+    """An object of a class with these attributes; any other one is None, which is to say: off."""
 
     def missing(_self: Any, attribute: str) -> None:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
 
-    stand_in = type(name, (cls,), {"__getattr__": missing, "__init__": lambda _self: None})
-    runner = stand_in()
+    stand_in = type(cls.__name__, (cls,), {"__getattr__": missing, "__init__": lambda _self: None})
+    made = stand_in()
     for attribute, value in attributes.items():
-        setattr(runner, attribute, value)
-    return runner
+        setattr(made, attribute, value)
+    return made
+
+
+def _runner(module: str, name: str, **attributes: Any) -> Any:
+    return without_constructor(getattr(importlib.import_module(module), name), **attributes)
 
 
 def _nothing(*_arguments: Any, **_options: Any) -> None:
@@ -95,7 +98,7 @@ class DecodeRunner:
             mamba_track_indices=None,
             num_token_non_padded=None,
         )
-        self._runner = _without_constructor(
+        self._runner = _runner(
             "sglang.srt.model_executor.runner.decode_cuda_graph_runner",
             "DecodeCudaGraphRunner",
             **_common(bs=bs, width=width, buffers=self.buffers),
@@ -134,7 +137,7 @@ class DraftRunner:
             hidden_states=None, dsa_seed_topk=None, global_num_tokens_gpu=None,
             global_num_tokens_for_logprob_gpu=None, mamba_track_indices=None, sampling_seed=None,
         )  # fmt: skip
-        self._runner = _without_constructor(
+        self._runner = _runner(
             "sglang.srt.speculative.eagle_draft_cuda_graph_runner",
             "EAGLEDraftCudaGraphRunner",
             **_common(bs=bs, width=width, buffers=self.buffers),
@@ -178,7 +181,7 @@ class DraftExtendRunner:
             mamba_track_indices=None, dsa_seed_topk_capture=None,
         )  # fmt: skip
         self._out = SimpleNamespace(next_token_logits=zeros(tokens), hidden_states=zeros(tokens))
-        self._runner = _without_constructor(
+        self._runner = _runner(
             "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
             "EAGLEDraftExtendCudaGraphRunner",
             **_common(bs=bs, width=width, buffers=self.buffers),

@@ -25,6 +25,7 @@ from sglang.srt.layers.attention.deepseek_v4_backend_hip_radix import (
 from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
+from kvproof.fuzz.drivers.graph_runners import without_constructor
 from kvproof.fuzz.drivers.translation import TranslationEngine, Use, dtype_of, watch_return
 from kvproof.model import forwards
 from kvproof.model.facts import Consumed
@@ -83,12 +84,9 @@ class Engine(TranslationEngine):
         )
 
     def _make_backend(self, step: int) -> Any:
-        backend = object.__new__(DeepseekV4HipRadixBackend)
-        backend.token_to_kv_pool = self.pool
-        backend.speculative_step_id = step
-        backend.forward_metadata = None
-        backend.enable_deepseek_v4_fp4_indexer = False
-        return backend
+        return without_constructor(
+            DeepseekV4HipRadixBackend, token_to_kv_pool=self.pool, speculative_step_id=step
+        )
 
     def _backend_classes(self) -> dict[str, Any]:
         return {"attention backend": DeepseekV4HipRadixBackend, "metadata": DSV4Metadata}
