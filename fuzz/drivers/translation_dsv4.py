@@ -166,7 +166,9 @@ class Engine(TranslationEngine):
                     metadata.core_attn_metadata.copy_(_metadata().core_attn_metadata)
                 backend.forward_metadata = metadata
 
-        return SimpleNamespace(init_forward_metadata_out_graph=prepare)
+        return SimpleNamespace(
+            init_forward_metadata_out_graph=prepare, shared_read_ends=lambda _mode: None
+        )
 
     def _graph_code(self, mode: forwards.ForwardMode, batch: Any) -> Callable[[], None]:
         self._runners[mode].backend.init_forward_metadata_out_graph(batch, in_capture=True)
