@@ -143,6 +143,8 @@ class FakeTarget:
     """A target whose process is the reference engine."""
 
     name = "fake:registry"
+    construction = "registry"
+    family = "cache"
     engine = fake_target().engine
 
     def __init__(self, process: FakeProcess) -> None:
@@ -157,7 +159,9 @@ def fuzz_fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def fuzz(process: FakeProcess, *arguments: str):
         # Shrinking has tests of its own, and takes most of the time.
         monkeypatch.setattr(Campaign, "shrink", lambda _self, _broken, found, _backend: found)
-        monkeypatch.setattr(command, "find_targets", lambda _names, _store: (FakeTarget(process),))
+        monkeypatch.setattr(
+            command, "find_targets", lambda *_names, **_family: (FakeTarget(process),)
+        )
         return runner.invoke(
             app, ["fuzz", "--profile", "smoke", "--out", str(tmp_path / "runs"), *arguments]
         )

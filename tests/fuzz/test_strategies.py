@@ -21,7 +21,7 @@ from kvproof.model.facts import Ended
 from kvproof.model.monitor import check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
-    Operation,
+    CacheOperation,
     Scenario,
     Verify,
     decode_scenario,
@@ -60,13 +60,13 @@ def drawn(request: pytest.FixtureRequest) -> list[Scenario]:
 
 def test_every_kind_of_operation_occurs() -> None:
     kinds = Counter(type(operation) for s in draw(scenarios(), 120) for operation in s.operations)
-    assert set(kinds) == set(get_args(Operation))
+    assert set(kinds) == set(get_args(CacheOperation))
 
 
 def test_likely_scenarios_verify_where_there_is_speculation() -> None:
     operations = [op for s in draw(likely_scenarios(SPECULATIVE), 60) for op in s.operations]
     assert any(isinstance(operation, Verify) for operation in operations)
-    assert {type(op) for op in operations} == set(get_args(Operation))
+    assert {type(op) for op in operations} == set(get_args(CacheOperation))
 
 
 def test_sizes_lie_below_at_and_above_one_another() -> None:
