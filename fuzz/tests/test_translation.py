@@ -113,8 +113,9 @@ def play(
 ) -> Monitor:
     name = f"{release.engine.name}:{construction}"
     if name not in running:
-        for other in running.values():
-            other.close()
+        for other, process in running.items():
+            if not other.startswith(f"{release.engine.name}:"):
+                process.close()  # one release at a time: each process takes half a gigabyte
         running[name] = Target(engine=release.engine, construction=construction).process()
     log = running[name].play(scenario, timeout=60)
     assert isinstance(log[-1], Ended), log[-1]

@@ -1,0 +1,60 @@
+"""Scenarios and logs of forwards through the command line: replayed, judged, told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from kvproof.cli import app
+from kvproof.fuzz.expected import load_expected
+from kvproof.fuzz.targets import TRANSLATIONS
+from kvproof.model.forwards import ForwardOperation, Layer, Pad, Plan, Rebind
+from kvproof.model.scenario import Geometry, Scenario, encode_scenario
+
+runner = CliRunner()
+
+SIZES = Geometry(window=4, page_size=2, slots=2, pool_tokens=32, swa_tokens=24)
+EXTEND = Plan(mode="extend", requests=("A", "B"), tokens=3)
+
+
+def scenario_file(folder: Path, *operations: ForwardOperation) -> Path:
+    file = folder / "forwards.scenario.json"
+    file.write_bytes(encode_scenario(Scenario(geometry=SIZES, operations=operations)))
+    return file
+
+
+def test_a_scenario_of_forwards_is_replayed_on_the_model(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, EXTEND, Layer(), Pad(rows=2), Layer())
+    log = tmp_path / "log.jsonl"
+    result = runner.invoke(app, ["replay", str(file), "--engine", "model", "--log", str(log)])
+    assert result.exit_code == 0, result.output
+    assert "CURRENT" in result.stdout
+    assert "FRESH-DECODE" not in result.stdout
+    judged = runner.invoke(app, ["check", str(log), "--json"])
+    assert judged.exit_code == 0, judged.output
+    assert json.loads(judged.stdout)["statuses"] == {"CURRENT": "holds"}
+
+
+def test_what_breaks_is_told(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, EXTEND, Rebind(), Layer())
+    result = runner.invoke(app, ["replay", str(file), "--engine", "model"])
+    assert result.exit_code == 1, result.output
+    assert "rebind to other locations, as many" in result.stdout
+    assert "Planned in step 1, rebound in step 2" in " ".join(result.stdout.split())
+
+
+def test_an_unknown_family_is_a_usage_error() -> None:
+    result = runner.invoke(app, ["fuzz", "--family", "rings"])
+    assert result.exit_code == 2
+
+
+def test_the_table_expects_current_of_translation_targets_alone() -> None:
+    entries = load_expected()
+    of_current = {
+        entry.target.partition(":")[2] for entry in entries if entry.invariant == "CURRENT"
+    }
+    assert of_current <= set(TRANSLATIONS)
+    others = {entry.target.partition(":")[2] for entry in entries if entry.invariant != "CURRENT"}
+    assert not others & set(TRANSLATIONS)
