@@ -51,10 +51,9 @@ def test_an_unknown_family_is_a_usage_error() -> None:
 
 
 def test_the_table_expects_current_of_translation_targets_alone() -> None:
-    entries = load_expected()
-    of_current = {
-        entry.target.partition(":")[2] for entry in entries if entry.invariant == "CURRENT"
-    }
-    assert of_current <= set(TRANSLATIONS)
-    others = {entry.target.partition(":")[2] for entry in entries if entry.invariant != "CURRENT"}
+    current, others = set(), set()
+    for entry in load_expected():
+        construction = entry.target.partition(":")[2]
+        (current if entry.invariant == "CURRENT" else others).add(construction)
+    assert current <= set(TRANSLATIONS)
     assert not others & set(TRANSLATIONS)
