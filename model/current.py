@@ -204,7 +204,10 @@ class Current:
                 f"{len(fact.indices)} locations{_at(fact)}",
             )
         own = [(r.loc, found) for r, found in zip(rows, fact.indices, strict=False) if r.request]
-        untranslated = bool(own) and all(loc == found for loc, found in own)
+        # Full locations, unless they are by chance what other tokens of the forward map to.
+        untranslated = all(loc == found for loc, found in own) and not all(
+            found in self._entries_of(forward) for _, found in own
+        )
         for row, found in zip(rows, fact.indices, strict=False):
             due = self._entry(row.loc) if row.request is not None else RESERVED_LOC
             if found != due:
@@ -266,6 +269,11 @@ class Current:
             raise BadFileError(
                 f"position {position} of request {request} is read and was never lent a location"
             ) from None
+
+    def _entries_of(self, forward: _Forward | None) -> set[int]:
+        """Where the forward's own tokens go, those of other draft steps too."""
+        shares = forward.shares if forward is not None else ()
+        return {self._entry(loc) for share in shares for loc in share.locs}
 
     def _entry(self, loc: int) -> int:
         if loc >= len(self._entries):

@@ -398,7 +398,8 @@ class TranslationEngine:
                 attn_backend=SimpleNamespace(get_cuda_graph_seq_len_fill_value=lambda: FILL)
             ),
             batch.out_cache_loc.shape[0] + rows,
-            batch.batch_size + (rows if self.mode == "decode" else 0),
+            # It pads what a batch was padded to before, but not its batch_size.
+            batch.seq_lens.shape[0] + (rows if self.mode == "decode" else 0),
         )
 
     def draft_steps(self, batch: Any, steps: int) -> Iterator[int]:
