@@ -15,9 +15,12 @@ from kvproof.model.verdict import Family
 REGISTRY = "registry"
 """The construction that the release's own registry and configuration code choose."""
 
-TRANSLATIONS = ("triton", "dsv4", "dsv4-any")
+RING = "dsv4-ring"
+
+TRANSLATIONS = ("triton", "dsv4", "dsv4-any", RING)
 """Targets that play forwards, of every release: the Triton backend; DeepSeek-V4's resolver; the
-same with callers who change a forward after its plan, which no caller of a release does."""
+same with callers who change a forward after its plan, which no caller of a release does; and its
+other resolver, which names ring rows."""
 
 CONSTRUCTIONS: dict[str, tuple[str, ...]] = {
     "0.5.15": (REGISTRY,),
@@ -52,7 +55,7 @@ class Target:
             Options(
                 construction=self.construction,
                 # With the gate on the SWA pool is a ring, and there is nothing to translate.
-                rocm_gate=rocm_gate and self.family == "cache",
+                rocm_gate=rocm_gate and (self.family == "cache" or self.construction == RING),
                 allocator_twins=allocator_twins,
             ),
         )

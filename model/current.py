@@ -18,6 +18,8 @@ from kvproof.model.forwards import ForwardMode
 from kvproof.model.scenario import BadFileError, Geometry
 from kvproof.model.verdict import Cause
 from kvproof.model.witness import Witness
+from kvproof.spec.indices import PADDING_SLOT, Position, Slot
+from kvproof.spec.ring import ring_row
 from kvproof.spec.translate import RESERVED_LOC
 
 
@@ -27,6 +29,7 @@ class Row(NamedTuple):
     request: str | None
     position: int
     loc: int
+    slot: int = PADDING_SLOT
 
 
 class Break(NamedTuple):
@@ -52,7 +55,7 @@ class _Forward:
         """Tokens that the forward, or this step of a multi-step draft, writes."""
         drafts = self.mode == "draft"
         return [
-            Row(share.request, share.start + index, loc)
+            Row(share.request, share.start + index, loc, share.slot)
             for share in self.shares
             for index, loc in enumerate(share.locs)
             if not drafts or index == draft_step
@@ -82,6 +85,7 @@ class Current:
 
     geometry: Geometry
     witnesses: Counter[Witness] = field(default_factory=Counter)
+    ring_stride: int = 1
     _entries: tuple[int, ...] = ()
     _locs: dict[str, dict[int, int]] = field(default_factory=dict)
     _forward: _Forward | None = None
@@ -205,11 +209,13 @@ class Current:
             )
         own = [(r.loc, found) for r, found in zip(rows, fact.indices, strict=False) if r.request]
         # Full locations, unless they are by chance what other tokens of the forward map to.
-        untranslated = all(loc == found for loc, found in own) and not all(
-            found in self._entries_of(forward) for _, found in own
+        untranslated = (
+            not fact.ring
+            and all(loc == found for loc, found in own)
+            and not all(found in self._entries_of(forward) for _, found in own)
         )
         for row, found in zip(rows, fact.indices, strict=False):
-            due = self._entry(row.loc) if row.request is not None else RESERVED_LOC
+            due = self._due(fact, row)
             if found != due:
                 yield Break(
                     self._cause(row, found, forward, untranslated=untranslated),
@@ -237,11 +243,19 @@ class Current:
             else f"a padded row (location {row.loc})"
         )
         words = f"in the {fact.mode} forward{_graph(forward)} {who} {verb} SWA location {found}"
-        words += f"{self._holder(found)}; the map says {due}{self._holder(due)}"
+        if fact.ring:
+            words = words.replace("SWA location", "ring row") + f"; the rule gives {due}"
+        else:
+            words += f"{self._holder(found)}; the map says {due}{self._holder(due)}"
         if forward is not None and forward.changes:
             changes = ", ".join(f"{how} in step {step + 1}" for how, step in forward.changes)
             words += f". Planned in step {forward.step + 1}, {changes}"
         return words + _at(fact)
+
+    def _due(self, fact: Consumed, row: Row) -> int:
+        if fact.ring:
+            return ring_row(Slot(row.slot), Position(row.position), self.ring_stride)
+        return self._entry(row.loc) if row.request is not None else RESERVED_LOC
 
     def _holder(self, found: int) -> str:
         if found == RESERVED_LOC:
@@ -289,7 +303,7 @@ class Current:
             self.witnesses["translated at use: idle"] += 1
         elif not forward.in_graph:
             self.witnesses["translated at use: no plan"] += 1
-        else:
+        elif any(how == "padded" for how, _ in forward.changes):
             self.witnesses["translated at use: other length"] += 1
 
 

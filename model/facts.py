@@ -208,6 +208,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """One request's tokens of a forward: positions from ``start`` on, a location each."""
 
     request: str
+    slot: Count = 0
     start: Count
     locs: tuple[Count, ...]
 
@@ -247,6 +248,7 @@ class Consumed(_Fact, frozen=True, kw_only=True):
     Attributes:
         use: where the keys went (``store``), or where the windows were read (``read``).
         mode: of the forward; ``idle`` for one without requests.
+        ring: the indices are ring rows, which the rule gives for slot and position (RING-2).
         locs: ``store``: the forward's own locations in the full pool, padded rows included.
         counts: ``read``: locations that each row of the batch reads, padded rows included.
         indices: the SWA locations, in the order of ``locs`` or of the windows; None where the layer
@@ -261,6 +263,7 @@ class Consumed(_Fact, frozen=True, kw_only=True):
 
     use: Literal["store", "read"]
     mode: Literal[ForwardMode, "idle"]
+    ring: bool = False
     locs: tuple[Count, ...] = ()
     counts: tuple[Count, ...] = ()
     indices: tuple[int, ...] | None

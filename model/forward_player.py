@@ -248,7 +248,7 @@ class ForwardPlayer:
         for share in tokens:
             self.requests[share.request].length += share.count
         return tuple(
-            Share(request=share.request, start=share.start, locs=lent)
+            Share(request=share.request, slot=share.slot, start=share.start, locs=lent)
             for share, lent in zip(tokens, locs, strict=True)
         )
 

@@ -309,7 +309,8 @@ class Monitor:
     def _translates(self, fact: Consumed | Planned | Changed | Mapped) -> None:
         if self._current is None:
             assert self.started is not None
-            self._current = Current(self.started.geometry, self.witnesses)
+            stride = self.started.ring_stride or 1
+            self._current = Current(self.started.geometry, self.witnesses, stride)
         match fact:
             case Consumed():
                 self.checked["CURRENT"] += 1

@@ -59,6 +59,16 @@ RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where a store may take a cached translation: each branch of the resolver."""
 
 
+RING_RESOLVER_WITNESSES: dict[Witness, str] = {
+    name: (TRANSLATION_WITNESSES | RESOLVER_WITNESSES)[name]
+    for name in (
+        "plan taken", "translated at use: idle", "translated at use: other length",
+        "multi-step draft", "padded row translated",
+    )
+}  # fmt: skip
+"""Required where the resolver names ring rows, which no map has a part in."""
+
+
 def required_of(construction: str) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached."""
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
@@ -67,5 +77,6 @@ def required_of(construction: str) -> tuple[Witness, ...]:
             "triton": TRANSLATION_WITNESSES,
             "dsv4": resolver,
             "dsv4-any": resolver | ANY_CALLER_WITNESSES,
+            "dsv4-ring": RING_RESOLVER_WITNESSES,
         }.get(construction, WITNESSES)
     )

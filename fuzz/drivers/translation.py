@@ -101,6 +101,7 @@ class Use:
     store: bool
     step: int
     indices: torch.Tensor | None
+    ring: bool = False
     dtype: str
     takes: tuple[str, ...]
     locs: torch.Tensor | None = None
@@ -120,6 +121,7 @@ class Use:
         return Consumed(
             use="store" if self.store else "read",
             mode=mode,
+            ring=self.ring,
             step=self.step,
             locs=() if self.locs is None else tuple(self.locs.tolist()),
             counts=counts,
@@ -237,7 +239,7 @@ class TranslationEngine:
             target=f"sglang-{sglang.__version__}:{self.construction}",
             backend=self.backend_name,
             geometry=self.geometry,
-            ring_stride=None,
+            ring_stride=getattr(self.pool, "unified_swa_ring_size", None),
             reprefill_tail=0,
             family="translation",
             classes={role: _class_name(thing) for role, thing in things.items() if thing},
@@ -393,14 +395,17 @@ class TranslationEngine:
         if self.mode == "draft":
             self.step_rows += rows  # each step's forward is padded, as it comes
             return
-        batch._pad_inputs_to_size(
-            SimpleNamespace(
-                attn_backend=SimpleNamespace(get_cuda_graph_seq_len_fill_value=lambda: FILL)
-            ),
-            batch.out_cache_loc.shape[0] + rows,
-            # It pads what a batch was padded to before, but not its batch_size.
-            batch.seq_lens.shape[0] + (rows if self.mode == "decode" else 0),
+        self.pad_batch(
+            batch,
+            tokens=batch.out_cache_loc.shape[0] + rows,
+            # What a batch was padded to before; its batch_size is not.
+            requests=batch.seq_lens.shape[0] + (rows if self.mode == "decode" else 0),
         )
+
+    def pad_batch(self, batch: Any, *, tokens: int, requests: int) -> None:
+        """`ForwardBatch._pad_inputs_to_size`, as `prepare_mlp_sync_batch` calls it."""
+        backend = SimpleNamespace(get_cuda_graph_seq_len_fill_value=lambda: FILL)
+        batch._pad_inputs_to_size(SimpleNamespace(attn_backend=backend), tokens, requests)
 
     def draft_steps(self, batch: Any, steps: int) -> Iterator[int]:
         """Give the batch each step's slice of the window, as `EagleWorkerV2.draft_forward` does."""
@@ -412,6 +417,8 @@ class TranslationEngine:
             own = slices[self.step]
             batch.out_cache_loc = batch._pad_tensor_to_size(own, own.shape[0] + self.step_rows)
             yield self.step
+            batch.positions.add_(1)
+        batch.positions.sub_(steps)  # a captured buffer is filled again before each replay
         batch.out_cache_loc = window
 
     def layer(self) -> list[Consumed]:

@@ -50,6 +50,8 @@ def _blank(cls: Any) -> Any:
 class Engine(TranslationEngine):
     """Adapter of `DeepseekV4HipRadixBackend`'s write resolver."""
 
+    names_rows = False
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._backends = [self._make_backend(step) for step in range(self._steps)]
@@ -91,6 +93,12 @@ class Engine(TranslationEngine):
     def _backend_classes(self) -> dict[str, Any]:
         return {"attention backend": DeepseekV4HipRadixBackend, "metadata": DSV4Metadata}
 
+    def _resolve(self, backend: Any, batch: Any) -> tuple[torch.Tensor, bool, str]:
+        """Where a store goes, whether it is the plan's, and the engine's line."""
+        found, where = watch_return(_RESOLVER, lambda: getattr(backend, _RESOLVER)(batch))
+        core = getattr(backend.forward_metadata, "core_attn_metadata", None)
+        return found, core is not None and found is core.swa_out_cache_loc, where
+
     def _use(self, mode: forwards.ForwardMode) -> list[Any]:
         """The backends of a mode, set to what the runner of that mode gives them."""
         draft = mode == "draft"
@@ -105,7 +113,7 @@ class Engine(TranslationEngine):
 
     def _plan(self, batch: Any, *, in_graph: bool) -> None:
         for backend in self._use(self.mode):
-            backend.forward_metadata = _metadata()
+            backend.forward_metadata = blank_metadata()
             if in_graph:
                 backend.init_forward_metadata_in_graph(batch)
 
@@ -122,8 +130,7 @@ class Engine(TranslationEngine):
 
     def _store(self, backend: Any, batch: Any) -> None:
         """What `store_cache` and the model's fused stores begin with."""
-        found, where = watch_return(_RESOLVER, lambda: getattr(backend, _RESOLVER)(batch))
-        core = getattr(backend.forward_metadata, "core_attn_metadata", None)
+        found, cached, where = self._resolve(backend, batch)
         self.uses.append(
             Use(
                 store=True,
@@ -132,24 +139,27 @@ class Engine(TranslationEngine):
                 indices=found.clone(),
                 dtype=dtype_of(found),
                 takes=_STORE_TAKES,
-                cached=core is not None and found is core.swa_out_cache_loc,
+                ring=self.names_rows,
+                cached=cached,
                 where=where,
             )
         )
 
     def idle(self, rows: int) -> list[Consumed]:
         """A rank without work stores its padded rows; nobody plans for it."""
-        zeros = self._tensor([0] * rows)
+        none = self._tensor(())
         batch = ForwardBatch(
             forward_mode=ForwardMode.IDLE,
             batch_size=0,
-            input_ids=zeros,
-            req_pool_indices=self._tensor(()),
-            seq_lens=self._tensor(()),
+            input_ids=none,
+            req_pool_indices=none,
+            seq_lens=none,
             seq_lens_sum=0,
-            out_cache_loc=zeros,
-            positions=zeros,
+            out_cache_loc=none,
+            positions=none,
+            lora_ids=[],
         )
+        self.pad_batch(batch, tokens=rows, requests=rows)
         self.uses, self.step = [], 0
         self._store(self._use("decode")[0], batch)
         return [use.fact("idle") for use in self.uses]
@@ -157,18 +167,25 @@ class Engine(TranslationEngine):
     # --- graphs ---------------------------------------------------------------------------
 
     def _graph_backend(self, mode: forwards.ForwardMode) -> Any:
-        captured = [_metadata() for _ in self._use(mode)]
+        captured: list[Any] = []
 
-        def prepare(_batch: Any, in_capture: bool = False) -> None:
+        def prepare(view: Any, in_capture: bool = False) -> None:
             """Plan outside the graph: the captured metadata takes a fresh plan over."""
-            for backend, metadata in zip(self._use(mode), captured, strict=True):
-                if not in_capture:
-                    metadata.core_attn_metadata.copy_(_metadata().core_attn_metadata)
+            fresh = [self._outside(mode, backend, view) for backend in self._use(mode)]
+            if in_capture:
+                captured[:] = fresh
+            for backend, metadata, plan in zip(self._use(mode), captured, fresh, strict=True):
+                if plan is not metadata:
+                    metadata.core_attn_metadata.copy_(plan.core_attn_metadata)
                 backend.forward_metadata = metadata
 
         return SimpleNamespace(
             init_forward_metadata_out_graph=prepare, shared_read_ends=lambda _mode: None
         )
+
+    def _outside(self, mode: forwards.ForwardMode, backend: Any, view: Any) -> Any:
+        """What is planned outside the graph."""
+        return blank_metadata()
 
     def _graph_code(self, mode: forwards.ForwardMode, batch: Any) -> Callable[[], None]:
         self._runners[mode].backend.init_forward_metadata_out_graph(batch, in_capture=True)
@@ -181,7 +198,8 @@ class Engine(TranslationEngine):
         return code
 
 
-def _metadata() -> Any:
+def blank_metadata() -> Any:
+    """Metadata of a forward that was planned outside the graph alone."""
     metadata = _blank(DSV4Metadata)
     metadata.core_attn_metadata = _blank(DSV4AttnMetadata)
     return metadata

@@ -32,6 +32,7 @@ TRANSLATION_ADAPTERS = {
     "triton": "kvproof.fuzz.drivers.translation_triton",
     "dsv4": "kvproof.fuzz.drivers.translation_dsv4",
     "dsv4-any": "kvproof.fuzz.drivers.translation_dsv4",
+    "dsv4-ring": "kvproof.fuzz.drivers.translation_ring",
 }
 """Of every release; they find out themselves what the release has."""
 
