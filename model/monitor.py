@@ -1,7 +1,13 @@
 """The monitor: is this log a run that the specification allows?
 
 One monitor for everything: a fuzzed scenario, a counterexample of a proof, a log recorded from a
-server, the self-tests. It sees facts only, and streams them.
+server, the self-tests. It sees facts only, and streams them. What it keeps grows with the rows, the
+pools and the live requests, not with the log; but the texts of a log with snapshots are numbered in
+order of appearance, and so all kept.
+
+A `Ran` is judged without a look at rows that are known to be the request's own. What it means is
+what `RuleForward` gives for its lane: `Monitor(expand=True)` judges that instead, and both must
+come to the same.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from kvproof.model.facts import (
     Ended,
     EngineError,
     Fact,
+    Mode,
     Pools,
     Ran,
     Read,
@@ -26,16 +33,19 @@ from kvproof.model.facts import (
     Wrote,
 )
 from kvproof.model.forward import RuleForward, lane_of
-from kvproof.model.ghost import Ghost, Written
+from kvproof.model.ghost import Ghost
 from kvproof.model.partition import partition_breaks
 from kvproof.model.scenario import (
+    Abort,
     BadFileError,
     Evict,
+    Finish,
     Prompt,
     Submit,
     number_texts,
     token_ids,
 )
+from kvproof.model.snapshot import cached_len, last_cached_page
 from kvproof.model.verdict import (
     CAUSES,
     INVARIANTS,
@@ -50,12 +60,14 @@ from kvproof.model.witness import Witness
 from kvproof.spec.cap import capped_match, reprefill_bound
 from kvproof.spec.indices import PADDING_SLOT, FullLoc, Occupancy, Page, Position, RingRow, Slot
 from kvproof.spec.pages import page_of
-from kvproof.spec.radix import cached_pages, window_match
 from kvproof.spec.ring import is_padding_row, ring_row
 from kvproof.spec.schedule import next_occupancy
 from kvproof.spec.window import decode_reads, prefill_ring_reads, window_start
 
 NOBODY = Occupancy(0)
+
+FORGET_AT = 1024
+"""Occupancies that are kept before those that nothing names are dropped."""
 
 
 @dataclass(slots=True)
@@ -67,6 +79,7 @@ class Monitor:
         counts: how often each (invariant, cause) occurred: reads for FRESH-*, else places.
         checked: how often each invariant was put to the test.
         witnesses: how often each interesting state was reached.
+        expand: judge the reads and writes that a `Ran` stands for, one by one.
     """
 
     violations: dict[tuple[Invariant, Cause], Violation] = field(default_factory=dict)
@@ -78,12 +91,15 @@ class Monitor:
     steps: int = 0
     skipped: int = 0
     ended: bool = False
+    expand: bool = False
+    _rules: RuleForward | None = None
+    _forget_at: int = FORGET_AT
     _ghost: Ghost = field(default_factory=lambda: Ghost(0))
     _texts: dict[str, int] = field(default_factory=dict)
     _prompts: dict[str, Prompt] = field(default_factory=dict)
     _former_prompt: Prompt | None = None
     _leases: dict[str, Lease] = field(default_factory=dict)
-    # Kept after the release: a request publishes its answer as it ends.
+    # Kept until the snapshot after the release: a request publishes its answer as it ends.
     _newest_of: dict[str, Occupancy] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
@@ -99,20 +115,20 @@ class Monitor:
             BadFileError: the fact cannot follow on those before it in any log.
         """
         match fact:
+            case Ran():  # this and the next are most of a recorder's log
+                self._ran(fact)
+            case Advanced():
+                self._advanced(fact)
             case Read():
                 self._read(fact)
             case Wrote():
                 self._wrote(fact)
-            case Ran():
-                self._ran(fact)
             case Step():
                 self._begin(fact)
             case Pools():
                 self._snapshot(fact)
             case Admitted():
                 self._admitted(fact)
-            case Advanced():
-                self._advanced(fact)
             case Released():
                 self._released(fact)
             case Skipped():
@@ -120,6 +136,11 @@ class Monitor:
             case Started():
                 self.started = fact
                 self._ghost = Ghost(fact.ring_stride or 0)
+                self._rules = RuleForward(
+                    window=fact.geometry.window,
+                    stride=self._ghost.stride,
+                    verify_order=fact.verify_order,
+                )
             case EngineError():
                 self.engine_error = fact
             case Ended():
@@ -149,8 +170,9 @@ class Monitor:
         cause: Cause,
         sentence: str,
         evidence: StaleRead | None = None,
+        times: int = 1,
     ) -> None:
-        self.counts[invariant, cause] += 1
+        self.counts[invariant, cause] += times
         if (invariant, cause) not in self.violations:
             self.violations[invariant, cause] = Violation(
                 invariant=invariant,
@@ -164,10 +186,14 @@ class Monitor:
         self.steps += 1
         self._step = fact.index
         self._operation = fact.operation
-        if isinstance(fact.operation, Submit):
-            number_texts(self._texts, fact.operation.prompt)
-            self._former_prompt = self._prompts.get(fact.operation.request)
-            self._prompts[fact.operation.request] = fact.operation.prompt
+        operation = fact.operation
+        if isinstance(operation, Submit):
+            if self._pools is not None:  # only a tree has tokens to compare with
+                number_texts(self._texts, operation.prompt)
+            self._former_prompt = self._prompts.get(operation.request)
+            self._prompts[operation.request] = operation.prompt
+        elif isinstance(operation, Abort) and operation.request not in self._leases:
+            self._prompts.pop(operation.request, None)  # it waited, and will not be admitted
 
     def _skipped(self) -> None:
         self.skipped += 1
@@ -212,6 +238,10 @@ class Monitor:
         self._newest_of[fact.request] = self._occupancy
         self._chunk_start[fact.request] = fact.matched_len
         self._ghost.lease(lease, self._prompts[fact.request])
+        if len(self._ghost.tenants) > self._forget_at:
+            live = (other.occupancy for other in self._leases.values())
+            self._ghost.forget({*live, *self._newest_of.values(), *self._publishers.values()})
+            self._forget_at = max(FORGET_AT, 2 * len(self._ghost.tenants))
         if fact.matched_len and self._ghost.stride:
             first = window_start(Position(fact.matched_len), self.geometry_window)
             if self._ghost.holds_foreign_row(lease, first, fact.matched_len):
@@ -220,68 +250,51 @@ class Monitor:
     def _check_match(self, fact: Admitted) -> None:
         assert self.started is not None
         geometry = self.started.geometry
+        self.checked["REFINES"] += 1
+        if self._pools is None:  # nothing is known of what is cached
+            if fact.matched_len:
+                self.witnesses["prefix hit"] += 1
+            if fact.matched_len % geometry.page_size:
+                self._break(
+                    "REFINES",
+                    "match",
+                    f"request {fact.request} reuses {fact.matched_len} tokens, which is no whole "
+                    f"number of pages of {geometry.page_size}",
+                )
+            return
         # No more than the pool can be cached, whatever length the log names.
         comparable = min(fact.prompt_len, geometry.pool_tokens)
         tokens = token_ids(self._texts, self._prompts[fact.request], 0, comparable)
-        cached_len = self._cached_len(tokens)
-        self.checked["REFINES"] += 1
-        if fact.matched_len > cached_len or fact.matched_len % geometry.page_size:
+        cached = cached_len(
+            self._pools, tokens, geometry, tombstones_gate=self.started.tombstones_gate
+        )
+        if fact.matched_len > cached or fact.matched_len % geometry.page_size:
             self._break(
                 "REFINES",
                 "match",
                 f"request {fact.request} reuses {fact.matched_len} tokens, the tree holds "
-                f"{cached_len} of its prompt in pages of {geometry.page_size}",
+                f"{cached} of its prompt in pages of {geometry.page_size}",
             )
-        if not cached_len:
+        if not cached:
             return
         self.checked["USEFUL"] += 1
         tail = fact.prompt_len - fact.matched_len
-        bound = reprefill_bound(fact.prompt_len, cached_len, geometry.window, geometry.page_size)
+        bound = reprefill_bound(fact.prompt_len, cached, geometry.window, geometry.page_size)
         if tail > bound:
             self._break(
                 "USEFUL",
                 "no-reuse",
                 f"request {fact.request} prefills {tail} of {fact.prompt_len} tokens though "
-                f"{cached_len} are cached; {bound} would do",
+                f"{cached} are cached; {bound} would do",
             )
         if fact.matched_len:
             self.witnesses["prefix hit"] += 1
-        uncapped = capped_match(cached_len, fact.prompt_len, 0, geometry.page_size)
-        capped = capped_match(cached_len, fact.prompt_len, geometry.window, geometry.page_size)
+        uncapped = capped_match(cached, fact.prompt_len, 0, geometry.page_size)
+        capped = capped_match(cached, fact.prompt_len, geometry.window, geometry.page_size)
         if capped < uncapped:
             self.witnesses["cap would bind"] += 1
         if fact.matched_len < uncapped:
             self.witnesses["cap bound"] += 1
-
-    def _cached_len(self, tokens: list[int]) -> int:
-        """Tokens of the longest match that the last snapshot's tree can give."""
-        assert self.started is not None
-        geometry = self.started.geometry
-        if self._pools is None:
-            return 0
-        size = geometry.page_size
-        depth: list[int] = []
-        matched: set[int] = set()
-        path: list[bool] = []
-        for number, node in enumerate(self._pools.nodes):
-            start = 0
-            if node.parent >= 0:
-                if node.parent not in matched:
-                    depth.append(0)
-                    continue
-                start = depth[node.parent]
-            depth.append(start + len(node.tokens))
-            agreed = 0
-            for mine, theirs in zip(tokens[start:], node.tokens, strict=False):
-                if mine != theirs:
-                    break
-                agreed += 1
-            path += [not node.tombstone] * (agreed // size)
-            if agreed == len(node.tokens):
-                matched.add(number)
-        if self.started.tombstones_gate:
-            return window_match(path, size, geometry.window) * size
-        return len(path) * size
 
     def _advanced(self, fact: Advanced) -> None:
         lease = self._leases.get(fact.request)
@@ -293,11 +306,23 @@ class Monitor:
 
     def _released(self, fact: Released) -> None:
         self._leases.pop(fact.request, None)
+        self._chunk_start.pop(fact.request, None)
+        if self._pools is None:
+            self._newest_of.pop(fact.request, None)
+        # One that was retracted waits again, and will be admitted with the same prompt.
+        if isinstance(self._operation, Finish | Abort) and (
+            self._operation.request == fact.request
+        ):
+            self._prompts.pop(fact.request, None)
 
     # Pools
 
     def _snapshot(self, pools: Pools) -> None:
         assert self.started is not None
+        if self._pools is None and self.steps:
+            raise BadFileError(
+                f"step {self._step + 1}: a log with snapshots has its first before its first step"
+            )
         self.checked["PARTITION"] += 1
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
@@ -316,6 +341,9 @@ class Monitor:
         if evicted and isinstance(self._operation, Evict):
             self.witnesses["page evicted"] += 1
         self._pools = pools
+        holders = self._leases.keys() | {holding.request for holding in pools.holdings}
+        for name in self._newest_of.keys() - holders:
+            del self._newest_of[name]
 
     def _publisher_of(self, page: Page, pools: Pools) -> int:
         """Occupancy that held a page as its own before the tree took it; 0 if none is known."""
@@ -331,13 +359,77 @@ class Monitor:
 
     def _ran(self, fact: Ran) -> None:
         assert self.started is not None
-        rules = RuleForward(
-            window=self.geometry_window,
-            stride=self._stride(),
-            verify_order=self.started.verify_order,
+        assert self._rules is not None
+        stride = self._stride()
+        beside = fact.mode == "prefill" or (
+            fact.mode == "verify" and self.started.verify_order == "read, then write"
         )
-        for observed in rules.lane(lane_of(fact), fact.mode):
-            self.feed(observed)
+        if fact.mode != "prefill" and fact.end - fact.start > self.started.geometry.draft_tokens:
+            raise BadFileError(
+                f"step {self._step + 1}: a {fact.mode} of positions {fact.start} to "
+                f"{fact.end - 1} is longer than draft_tokens "
+                f"{self.started.geometry.draft_tokens}"
+            )
+        lease = self._leases.get(fact.request) if fact.request is not None else None
+        if self.expand or lease is None or lease.slot != fact.slot or fact.slot == PADDING_SLOT:
+            for observed in self._rules.lane(lane_of(fact), fact.mode):
+                self.feed(observed)
+        elif beside:
+            self._ran_beside(fact, lease, self._rules)
+        else:
+            self._ghost.write_span(lease, fact.start, fact.end, self._step)
+            self._count_writes(fact.start, fact.end, stride)
+            for position in range(fact.start, fact.end):
+                start, end = decode_reads(Position(position), self._rules.window)
+                self._count_reads(lease, fact.mode, 1)
+                for stands_for in self._ghost.doubtful(lease, start, end):
+                    self._look(lease, fact.mode, position, (start, end), stands_for)
+
+    def _ran_beside(self, fact: Ran, lease: Lease, rules: RuleForward) -> None:
+        """Queries that find their own chunk beside the ring, which is scattered afterwards."""
+        window, position = rules.window, Position(fact.start)
+        start, end = prefill_ring_reads(position, position, window)
+        # Those further on have no ring row in their window. Each sees one row less than the last.
+        queries = max(0, min(fact.end, fact.start + window - 1) - fact.start) if end else 0
+        if queries:
+            if fact.start != self._chunk_start[lease.request]:
+                self._break_window(lease, fact.mode, position, (start, end), times=queries)
+            self._count_reads(lease, fact.mode, queries)
+            for stands_for in self._ghost.doubtful(lease, start, end):
+                readers = min(fact.end, stands_for + window) - fact.start
+                self._look(lease, fact.mode, position, (start, end), stands_for, times=readers)
+        first = max(fact.start, fact.end - window)  # the first that `scatter_keeps`
+        self._ghost.write_span(lease, first, fact.end, self._step)
+        self._count_writes(first, fact.end, rules.stride)
+
+    def _count_writes(self, start: int, end: int, stride: int) -> None:
+        self.checked["REFINES"] += 1
+        if end > stride:
+            self.witnesses["ring wrapped"] += end - max(start, stride)
+
+    def _look(
+        self,
+        lease: Lease,
+        mode: Mode,
+        position: int,
+        reads: tuple[int, int],
+        stands_for: int,
+        times: int = 1,
+    ) -> None:
+        """Judge one row that ``times`` queries read by the rules, the first at ``position``."""
+        row = ring_row(Slot(lease.slot), Position(stands_for), self._ghost.stride)
+        cause = self._ghost.stale_cause(lease, stands_for, row)
+        if cause is None:
+            return
+        invariant: Invariant = "FRESH-PREFILL" if mode == "prefill" else "FRESH-DECODE"
+        if (invariant, cause) in self.violations:
+            self.counts[invariant, cause] += times
+            return
+        first, end = reads
+        rows = tuple(
+            ring_row(Slot(lease.slot), Position(at), self._ghost.stride) for at in range(first, end)
+        )
+        self._stale(invariant, cause, mode, lease, position, first, rows, stands_for, times)
 
     def _wrote(self, fact: Wrote) -> None:
         stride = self._stride()
@@ -353,9 +445,7 @@ class Monitor:
                 self._check_row(fact.request, slot, position, row, "writes")
                 if position >= stride:
                     self.witnesses["ring wrapped"] += 1
-            self._ghost.rows[row] = Written(
-                occupancy=lease.occupancy if lease else 0, position=position, step=self._step
-            )
+            self._ghost.write(lease, position, row, self._step)
 
     def _stride(self) -> int:
         if not self._ghost.stride:
@@ -402,15 +492,8 @@ class Monitor:
             )
             return
         self._check_window(fact, lease)
-        self.checked["REFINES"] += 1
+        self._count_reads(lease, fact.mode, 1)
         invariant: Invariant = "FRESH-PREFILL" if fact.mode == "prefill" else "FRESH-DECODE"
-        self.checked[invariant] += 1
-        if fact.mode == "prefill":
-            self.witnesses["ring read by prefill"] += 1
-            if self._chunk_start[fact.request] > lease.matched_len:
-                self.witnesses["chunk boundary in window"] += 1
-        else:
-            self.witnesses["ring read by decode"] += 1
         for index, row in enumerate(fact.rows):
             stands_for = fact.first + index
             self._check_row(fact.request, lease.slot, stands_for, row, "reads")
@@ -418,27 +501,51 @@ class Monitor:
                 self._check_payload(fact, row, fact.seen[index])
             cause = self._ghost.stale_cause(lease, stands_for, row)
             if cause is not None:
-                self._stale(invariant, cause, fact, lease, index)
+                self._stale(
+                    invariant, cause, fact.mode, lease, fact.position, fact.first, fact.rows,
+                    stands_for,
+                )  # fmt: skip
+
+    def _count_reads(self, lease: Lease, mode: Mode, queries: int) -> None:
+        self.checked["REFINES"] += queries
+        if mode == "prefill":
+            self.checked["FRESH-PREFILL"] += queries
+            self.witnesses["ring read by prefill"] += queries
+            if self._chunk_start[lease.request] > lease.matched_len:
+                self.witnesses["chunk boundary in window"] += queries
+        else:
+            self.checked["FRESH-DECODE"] += queries
+            self.witnesses["ring read by decode"] += queries
 
     def _check_window(self, fact: Read, lease: Lease) -> None:
-        position, window = Position(fact.position), self.geometry_window
-        decode = range(*decode_reads(position, window))
+        first, end = fact.first, fact.first + len(fact.rows)
+        if range(first, end) not in self._windows(lease, fact.mode, Position(fact.position)):
+            self._break_window(lease, fact.mode, Position(fact.position), (first, end))
+
+    def _windows(self, lease: Lease, mode: Mode, position: Position) -> tuple[range, ...]:
+        """Windows that the rules allow a query, the first one for messages."""
+        decode = range(*decode_reads(position, self.geometry_window))
         # A verify of an older release takes the prefill path and finds its draft beside the ring.
         start = Position(self._chunk_start[lease.request])
-        prefill = range(*prefill_ring_reads(position, start, window))
-        allowed = {
-            "decode": (decode,),
-            "prefill": (prefill,),
-            "verify": (decode, prefill),
-        }[fact.mode]
-        if range(fact.first, fact.first + len(fact.rows)) not in allowed:
-            self._break(
-                "REFINES",
-                "window",
-                f"request {lease.request} at position {position} reads positions {fact.first} to "
-                f"{fact.first + len(fact.rows) - 1}; the rule gives {allowed[0].start} to "
-                f"{allowed[0].stop - 1}",
-            )
+        prefill = range(*prefill_ring_reads(position, start, self.geometry_window))
+        return {"decode": (decode,), "prefill": (prefill,), "verify": (decode, prefill)}[mode]
+
+    def _break_window(
+        self,
+        lease: Lease,
+        mode: Mode,
+        position: Position,
+        reads: tuple[int, int],
+        times: int = 1,
+    ) -> None:
+        allowed = self._windows(lease, mode, position)[0]
+        self._break(
+            "REFINES",
+            "window",
+            f"request {lease.request} at position {position} reads positions {reads[0]} to "
+            f"{reads[1] - 1}; the rule gives {allowed.start} to {allowed.stop - 1}",
+            times=times,
+        )
 
     def _check_payload(self, fact: Read, row: int, seen: tuple[int, int] | None) -> None:
         written = self._ghost.rows.get(row)
@@ -455,25 +562,29 @@ class Monitor:
         self,
         invariant: Invariant,
         cause: Cause,
-        fact: Read,
+        mode: Mode,
         lease: Lease,
-        index: int,
+        position: int,
+        first: int,
+        rows: tuple[int, ...],
+        stands_for: int,
+        times: int = 1,
     ) -> None:
-        row, stands_for = fact.rows[index], fact.first + index
+        """A query of ``lease`` at ``position`` reads ``rows`` from ``first`` on; one is stale."""
         if (invariant, cause) in self.violations:
-            self.counts[invariant, cause] += 1
+            self.counts[invariant, cause] += times
             return
+        row = rows[stands_for - first]
         writer = self._ghost.writer(row)
-        leases = self._ghost.leases
         evidence = StaleRead(
-            position=fact.position,
+            position=position,
             row=row,
             stands_for=stands_for,
             writer=writer,
             reader=lease,
-            previous=leases.get(self._ghost.previous_in_slot.get(lease.occupancy, 0)),
+            previous=self._ghost.previous(lease),
             publisher=self._publisher(lease),
-            ring=self._ghost.ring(lease, fact.first, fact.rows),
+            ring=self._ghost.ring(lease, first, rows),
         )
         held = (
             "which nobody has written"
@@ -484,9 +595,10 @@ class Monitor:
         self._break(
             invariant,
             cause,
-            f"the {fact.mode} of request {lease.request} at position {fact.position} reads row "
+            f"the {mode} of request {lease.request} at position {position} reads row "
             f"{row} of slot {lease.slot} for its position {stands_for}, {held}: {CAUSES[cause]}",
             evidence,
+            times,
         )
 
     def _publisher(self, lease: Lease) -> Lease | None:
@@ -495,20 +607,12 @@ class Monitor:
             return None
         size = self.started.geometry.page_size
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
-        tokens = token_ids(self._texts, self._prompts[lease.request], 0, reused)
-        first_token = tokens[-size:][0]
-        pages = {}
-        starts: list[tuple[int, ...]] = []
-        for node in self._pools.nodes:
-            prefix = (starts[node.parent] if node.parent >= 0 else ()) + node.tokens
-            starts.append(prefix)
-            base = len(prefix) - len(node.tokens)
-            for at in range(0, len(node.locs) - size + 1, size):
-                pages[prefix[: base + at + size]] = page_of(FullLoc(node.locs[at]), size)
-        found = cached_pages(pages, tokens, size)
-        if not found:
+        prompt = self._ghost.tenants[lease.occupancy].prompt
+        tokens = token_ids(self._texts, prompt, 0, reused)
+        page = last_cached_page(self._pools, tokens, size)
+        if page is None:
             return None
-        return self._ghost.leases.get(self._publishers.get((found[-1], first_token), NOBODY))
+        return self._ghost.lease_of(self._publishers.get((page, tokens[-size:][0]), NOBODY))
 
 
 def check(log: Iterable[Fact]) -> Monitor:

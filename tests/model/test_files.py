@@ -134,7 +134,8 @@ BAD_SCENARIOS: dict[str, tuple[bytes, str]] = {
     ),
     "newer": (scenario_with(schema=SCHEMA + 1), "update kvproof"),
     "newer with unknown parts": (
-        b'{"schema": 2, "geometry": {"rings": 3}, "operations": "many"}', "update kvproof",
+        scenario_with(schema=SCHEMA + 1, geometry={"rings": 3}, operations="many"),
+        "update kvproof",
     ),
     "far newer": (scenario_with(schema=10**30), "update kvproof"),
     "schema 0": (scenario_with(schema=0), r"\$\.schema"),
@@ -213,9 +214,12 @@ BAD_LOGS: dict[str, tuple[Callable[[], list[bytes]], str]] = {
     ),
     "nested": (lambda: [LINES[0], b'{"a":' * 100_000], "line 2: .*nested too deeply"),
     "unknown fact": (lambda: [LINES[0], b'{"fact":"guessed"}\n'], r"line 2: .*guessed"),
-    "newer": (lambda: line_with(1, schema=2), "line 1: this log has schema version 2"),
+    "newer": (
+        lambda: line_with(1, schema=SCHEMA + 1),
+        f"line 1: this log has schema version {SCHEMA + 1}",
+    ),
     "newer with unknown parts": (
-        lambda: line_with(1, schema=2, rings=3), "line 1: .*update kvproof",
+        lambda: line_with(1, schema=SCHEMA + 1, rings=3), "line 1: .*update kvproof",
     ),
     "stride 0": (lambda: line_with(1, ring_stride=0), r"line 1: .*\$\.ring_stride"),
     "huge stride": (lambda: line_with(1, ring_stride=10**15), r"line 1: .*\$\.ring_stride"),
