@@ -18,10 +18,11 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFault
 from kvproof.model.facts import Fact, encode_fact, read_log
+from kvproof.model.files import load_scenario
 from kvproof.model.monitor import Monitor, statuses
 from kvproof.model.monitor import check as judge
 from kvproof.model.reference import reference_player
-from kvproof.model.scenario import BadFileError, Scenario, load_scenario
+from kvproof.model.scenario import BadFileError, Scenario
 from kvproof.model.verdict import Violation
 
 MODEL = "model"

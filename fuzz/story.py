@@ -6,19 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from kvproof.model.facts import Admitted, Advanced, Fact, Read, Skipped, Started, Step, Wrote
-from kvproof.model.scenario import (
-    Abort,
-    Decode,
-    Evict,
-    Finish,
-    Flush,
-    Operation,
-    Prefill,
-    Prompt,
-    Retract,
-    Submit,
-    Verify,
-)
+from kvproof.model.text import spell_operation
 from kvproof.model.verdict import INVARIANTS, StaleRead, Violation
 
 STALE = "<- STALE"
@@ -28,40 +16,6 @@ LUCKY = "<- not its own; the same token by luck"
 """Marks a row of an earlier occupant that happens to hold what the reader would have written."""
 
 WIDTH = 100
-
-
-def spell_prompt(prompt: Prompt) -> str:
-    """A prompt as ranges of its texts, e.g. ``A[0:16] C[16:18]``."""
-    start, words = 0, []
-    for piece in prompt:
-        end = max(start, piece.until)
-        if end > start or piece is prompt[-1]:  # the answer goes on from the last one
-            words.append(f"{piece.text}[{start}:{end}]")
-        start = end
-    return " ".join(words)
-
-
-def spell_operation(operation: Operation) -> str:
-    """An operation as one line."""
-    match operation:
-        case Submit(request=request, prompt=prompt):
-            return f"submit {request}: {spell_prompt(prompt)}"
-        case Prefill(request=request, tokens=tokens):
-            return f"prefill {request}" + (f", {tokens} tokens" if tokens is not None else "")
-        case Decode(pad=pad):
-            return "decode" + (f", {pad} padded rows" if pad else "")
-        case Verify(accepted=accepted):
-            return f"verify, {accepted} accepted"
-        case Finish(request=request):
-            return f"finish {request}"
-        case Abort(request=request):
-            return f"abort {request}"
-        case Retract(request=request):
-            return f"retract {request}"
-        case Evict(tokens=tokens):
-            return f"evict {tokens} tokens"
-        case Flush():
-            return "flush"
 
 
 def _span(positions: Sequence[int]) -> str:

@@ -60,11 +60,9 @@ class RuleForward:
             "verify": self.verify_order,
         }[mode]
         beside = mode == "prefill" or (mode == "verify" and order == "read, then write")
-        parts = [
-            self._beside_reads(lanes, mode) if beside else self._ring_reads(lanes, mode),
-            self._writes(lanes, mode, keep_all=not beside),
-        ]
-        return chain.from_iterable(parts if order == "read, then write" else reversed(parts))
+        reads = self._beside_reads(lanes, mode) if beside else self._ring_reads(lanes, mode)
+        writes = self._writes(lanes, mode, keep_all=not beside)
+        return chain(reads, writes) if order == "read, then write" else chain(writes, reads)
 
     def _beside_reads(self, lanes: Sequence[Lane], mode: Mode) -> Iterator[Read]:
         for lane in lanes:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kvproof.fuzz.strategies import Sizes, arbitrary_scenarios, likely_scenarios
 from kvproof.model.facts import EngineError, Fact, decode_fact, encode_fact, read_log
+from kvproof.model.files import load_scenario
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
@@ -32,7 +33,6 @@ from kvproof.model.scenario import (
     Verify,
     decode_scenario,
     encode_scenario,
-    load_scenario,
 )
 
 SIZES = Sizes(draft_tokens=(1, 2))
