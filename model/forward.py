@@ -6,11 +6,11 @@ kernels elsewhere. With the reference engine it completes the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from kvproof.model.facts import Mode, Ran, Read, Wrote
+from kvproof.model.facts import Fact, Mode, Ran, Read, Started, Wrote
 from kvproof.model.player import Lane
 from kvproof.spec.indices import Position, Slot
 from kvproof.spec.ring import ring_row
@@ -111,6 +111,22 @@ class RuleForward:
                     ring_row(Slot(lane.slot), Position(position), self.stride) for position in kept
                 ),
             )
+
+
+def spelled_out(log: Iterable[Fact]) -> Iterator[Fact]:
+    """A log with the reads and writes that its `Ran` facts stand for."""
+    rules: RuleForward | None = None
+    for fact in log:
+        if isinstance(fact, Started) and fact.ring_stride is not None:
+            rules = RuleForward(
+                window=fact.geometry.window,
+                stride=fact.ring_stride,
+                verify_order=fact.verify_order,
+            )
+        if isinstance(fact, Ran) and rules is not None:
+            yield from rules.lane(lane_of(fact), fact.mode)
+        else:
+            yield fact
 
 
 def lane_of(fact: Ran) -> Lane:

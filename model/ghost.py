@@ -11,8 +11,9 @@ rows and the live requests, not with the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 
@@ -40,6 +41,10 @@ class Tenant:
     previous: int
 
 
+Stale: TypeAlias = tuple[int, int, Cause]
+"""Positions ``[start, end)`` whose rows are all not the reader's own, for one cause."""
+
+
 @dataclass(kw_only=True, slots=True)
 class Own:
     """What is known of a slot that its newest tenant wrote by the rules, and nobody else.
@@ -48,12 +53,15 @@ class Own:
         start: from here to ``end`` (exclusive) every position's row holds the tenant's own key.
         end: no row of the tenant's at or past it is left that is not marked rejected.
         since: what the tenant wrote at or past it, it wrote without a gap.
+        below: what is stale from ``below_from`` to ``start``, once somebody asked; else None.
     """
 
     occupancy: int
     start: int = 0
     end: int = 0
     since: int = 0
+    below: list[Stale] | None = None
+    below_from: int = 0
 
 
 @dataclass(slots=True)
@@ -122,8 +130,12 @@ class Ghost:
             return
         if start > own.end:  # a scatter leaves out what is older than a window
             own.start = own.since = start
-        own.end = max(own.end, end)
-        own.start = max(own.start, own.end - self.stride)  # a row holds its newest position
+            own.below = None
+        if end > own.end:
+            own.end = end
+            if end - own.start > self.stride:  # a row holds its newest position
+                own.start = end - self.stride
+                own.below = None
 
     def reject_from(self, lease: Lease, computed_len: int) -> None:
         """Mark the lease's rows at and past ``computed_len`` as rejected drafts."""
@@ -136,6 +148,7 @@ class Ghost:
             if own.since <= computed_len:
                 first = max(computed_len, own.end - self.stride)
                 rows = [base + position % self.stride for position in range(first, own.end)]
+            own.below = None
             own.end = computed_len
             own.start = min(own.start, computed_len)
             own.since = min(own.since, computed_len)
@@ -150,14 +163,39 @@ class Ghost:
 
     # Reads
 
-    def doubtful(self, lease: Lease, start: int, end: int) -> Iterator[int]:
-        """Positions in ``[start, end)`` whose rows may hold something else than the lease's key."""
+    def stale(self, lease: Lease, start: int, end: int) -> Sequence[Stale]:
+        """What a read of ``[start, end)`` by the rules finds that is not the lease's own, in order.
+
+        Few reads look at rows: a slot's interval answers most, and what lies below it is kept until
+        something may have changed it.
+        """
         own = self._own.get(lease.slot)
-        if own is None or own.occupancy != lease.occupancy:
-            yield from range(start, end)
-        elif start < own.start or own.end < end:
-            yield from range(start, min(own.start, end))
-            yield from range(max(own.end, start, min(own.start, end)), end)
+        if own is None or own.occupancy != lease.occupancy or own.end < end:
+            return self._look(lease, start, end)
+        if own.start <= start:
+            return ()
+        # Rows of what lies less than a stride before the end are as they were when somebody looked.
+        if own.below is None or start < max(own.below_from, own.end - self.stride):
+            own.below_from = start
+            own.below = self._look(lease, start, own.start)
+        return [
+            (max(first, start), min(last, end), cause)
+            for first, last, cause in own.below
+            if first < end and start < last
+        ]
+
+    def _look(self, lease: Lease, start: int, end: int) -> list[Stale]:
+        found: list[Stale] = []
+        base = lease.slot * self.stride
+        for position in range(start, end):
+            cause = self.stale_cause(lease, position, base + position % self.stride)
+            if cause is None:
+                continue
+            if found and found[-1][1:] == (position, cause):
+                found[-1] = (found[-1][0], position + 1, cause)
+            else:
+                found.append((position, position + 1, cause))
+        return found
 
     def stale_cause(self, lease: Lease, stands_for: int, row: int) -> Cause | None:
         """Why a row is not the reader's own key at ``stands_for``; None if it is."""

@@ -79,6 +79,10 @@ class Monitor:
         counts: how often each (invariant, cause) occurred: reads for FRESH-*, else places.
         checked: how often each invariant was put to the test.
         witnesses: how often each interesting state was reached.
+        ghost: who wrote each ring row.
+        leases: the live ones, by request.
+        pools: the last snapshot.
+        texts: number of each text in token ids, where there are snapshots to compare with.
         expand: judge the reads and writes that a `Ran` stands for, one by one.
     """
 
@@ -94,16 +98,16 @@ class Monitor:
     expand: bool = False
     _rules: RuleForward | None = None
     _forget_at: int = FORGET_AT
-    _ghost: Ghost = field(default_factory=lambda: Ghost(0))
-    _texts: dict[str, int] = field(default_factory=dict)
+    ghost: Ghost = field(default_factory=lambda: Ghost(0))
+    texts: dict[str, int] = field(default_factory=dict)
     _prompts: dict[str, Prompt] = field(default_factory=dict)
     _former_prompt: Prompt | None = None
-    _leases: dict[str, Lease] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
     # Kept until the snapshot after the release: a request publishes its answer as it ends.
     _newest_of: dict[str, Occupancy] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
-    _pools: Pools | None = None
+    pools: Pools | None = None
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -135,10 +139,10 @@ class Monitor:
                 self._skipped()
             case Started():
                 self.started = fact
-                self._ghost = Ghost(fact.ring_stride or 0)
+                self.ghost = Ghost(fact.ring_stride or 0)
                 self._rules = RuleForward(
                     window=fact.geometry.window,
-                    stride=self._ghost.stride,
+                    stride=self.ghost.stride,
                     verify_order=fact.verify_order,
                 )
             case EngineError():
@@ -164,6 +168,10 @@ class Monitor:
         assert self.started is not None, "a log starts with a 'started' fact"
         return self.started.geometry.window
 
+    def computed_len(self, request: str) -> int:
+        """Tokens that a live request has computed."""
+        return self._chunk_start[request]
+
     def _break(
         self,
         invariant: Invariant,
@@ -188,11 +196,11 @@ class Monitor:
         self._operation = fact.operation
         operation = fact.operation
         if isinstance(operation, Submit):
-            if self._pools is not None:  # only a tree has tokens to compare with
-                number_texts(self._texts, operation.prompt)
+            if self.pools is not None:  # only a tree has tokens to compare with
+                number_texts(self.texts, operation.prompt)
             self._former_prompt = self._prompts.get(operation.request)
             self._prompts[operation.request] = operation.prompt
-        elif isinstance(operation, Abort) and operation.request not in self._leases:
+        elif isinstance(operation, Abort) and operation.request not in self.leases:
             self._prompts.pop(operation.request, None)  # it waited, and will not be admitted
 
     def _skipped(self) -> None:
@@ -225,7 +233,7 @@ class Monitor:
         self.checked["PARTITION"] += 1
         if fact.slot == PADDING_SLOT:
             self._break("PARTITION", "lent-twice", f"slot 0 was lent to request {fact.request}")
-        for other in self._leases.values():
+        for other in self.leases.values():
             if other.slot == fact.slot:
                 self._break(
                     "PARTITION",
@@ -234,24 +242,24 @@ class Monitor:
                     f"{other.request} holds it",
                 )
         self._check_match(fact)
-        self._leases[fact.request] = lease
+        self.leases[fact.request] = lease
         self._newest_of[fact.request] = self._occupancy
         self._chunk_start[fact.request] = fact.matched_len
-        self._ghost.lease(lease, self._prompts[fact.request])
-        if len(self._ghost.tenants) > self._forget_at:
-            live = (other.occupancy for other in self._leases.values())
-            self._ghost.forget({*live, *self._newest_of.values(), *self._publishers.values()})
-            self._forget_at = max(FORGET_AT, 2 * len(self._ghost.tenants))
-        if fact.matched_len and self._ghost.stride:
+        self.ghost.lease(lease, self._prompts[fact.request])
+        if len(self.ghost.tenants) > self._forget_at:
+            live = (other.occupancy for other in self.leases.values())
+            self.ghost.forget({*live, *self._newest_of.values(), *self._publishers.values()})
+            self._forget_at = max(FORGET_AT, 2 * len(self.ghost.tenants))
+        if fact.matched_len and self.ghost.stride:
             first = window_start(Position(fact.matched_len), self.geometry_window)
-            if self._ghost.holds_foreign_row(lease, first, fact.matched_len):
+            if self.ghost.holds_foreign_row(lease, first, fact.matched_len):
                 self.witnesses["foreign row in window"] += 1
 
     def _check_match(self, fact: Admitted) -> None:
         assert self.started is not None
         geometry = self.started.geometry
         self.checked["REFINES"] += 1
-        if self._pools is None:  # nothing is known of what is cached
+        if self.pools is None:  # nothing is known of what is cached
             if fact.matched_len:
                 self.witnesses["prefix hit"] += 1
             if fact.matched_len % geometry.page_size:
@@ -264,9 +272,9 @@ class Monitor:
             return
         # No more than the pool can be cached, whatever length the log names.
         comparable = min(fact.prompt_len, geometry.pool_tokens)
-        tokens = token_ids(self._texts, self._prompts[fact.request], 0, comparable)
+        tokens = token_ids(self.texts, self._prompts[fact.request], 0, comparable)
         cached = cached_len(
-            self._pools, tokens, geometry, tombstones_gate=self.started.tombstones_gate
+            self.pools, tokens, geometry, tombstones_gate=self.started.tombstones_gate
         )
         if fact.matched_len > cached or fact.matched_len % geometry.page_size:
             self._break(
@@ -297,17 +305,17 @@ class Monitor:
             self.witnesses["cap bound"] += 1
 
     def _advanced(self, fact: Advanced) -> None:
-        lease = self._leases.get(fact.request)
+        lease = self.leases.get(fact.request)
         if lease is None:
             return
-        if self._ghost.stride:
-            self._ghost.reject_from(lease, fact.computed_len)
+        if self.ghost.stride:
+            self.ghost.reject_from(lease, fact.computed_len)
         self._chunk_start[fact.request] = fact.computed_len
 
     def _released(self, fact: Released) -> None:
-        self._leases.pop(fact.request, None)
+        self.leases.pop(fact.request, None)
         self._chunk_start.pop(fact.request, None)
-        if self._pools is None:
+        if self.pools is None:
             self._newest_of.pop(fact.request, None)
         # One that was retracted waits again, and will be admitted with the same prompt.
         if isinstance(self._operation, Finish | Abort) and (
@@ -319,7 +327,7 @@ class Monitor:
 
     def _snapshot(self, pools: Pools) -> None:
         assert self.started is not None
-        if self._pools is None and self.steps:
+        if self.pools is None and self.steps:
             raise BadFileError(
                 f"step {self._step + 1}: a log with snapshots has its first before its first step"
             )
@@ -340,8 +348,8 @@ class Monitor:
             self._publishers[page, token] = self._publisher_of(page, pools)
         if evicted and isinstance(self._operation, Evict):
             self.witnesses["page evicted"] += 1
-        self._pools = pools
-        holders = self._leases.keys() | {holding.request for holding in pools.holdings}
+        self.pools = pools
+        holders = self.leases.keys() | {holding.request for holding in pools.holdings}
         for name in self._newest_of.keys() - holders:
             del self._newest_of[name]
 
@@ -349,7 +357,7 @@ class Monitor:
         """Occupancy that held a page as its own before the tree took it; 0 if none is known."""
         assert self.started is not None
         size = self.started.geometry.page_size
-        for snapshot in (self._pools, pools):
+        for snapshot in (self.pools, pools):
             for holding in snapshot.holdings if snapshot else ():
                 if any(page_of(FullLoc(loc), size) == page for loc in holding.locs):
                     return self._newest_of.get(holding.request, NOBODY)
@@ -370,20 +378,22 @@ class Monitor:
                 f"{fact.end - 1} is longer than draft_tokens "
                 f"{self.started.geometry.draft_tokens}"
             )
-        lease = self._leases.get(fact.request) if fact.request is not None else None
+        lease = self.leases.get(fact.request) if fact.request is not None else None
         if self.expand or lease is None or lease.slot != fact.slot or fact.slot == PADDING_SLOT:
             for observed in self._rules.lane(lane_of(fact), fact.mode):
                 self.feed(observed)
         elif beside:
             self._ran_beside(fact, lease, self._rules)
         else:
-            self._ghost.write_span(lease, fact.start, fact.end, self._step)
+            self.ghost.write_span(lease, fact.start, fact.end, self._step)
             self._count_writes(fact.start, fact.end, stride)
             for position in range(fact.start, fact.end):
                 start, end = decode_reads(Position(position), self._rules.window)
                 self._count_reads(lease, fact.mode, 1)
-                for stands_for in self._ghost.doubtful(lease, start, end):
-                    self._look(lease, fact.mode, position, (start, end), stands_for)
+                for first, last, cause in self.ghost.stale(lease, start, end):
+                    self._stale_run(
+                        cause, fact.mode, lease, position, (start, end), first, last - first
+                    )
 
     def _ran_beside(self, fact: Ran, lease: Lease, rules: RuleForward) -> None:
         """Queries that find their own chunk beside the ring, which is scattered afterwards."""
@@ -395,11 +405,11 @@ class Monitor:
             if fact.start != self._chunk_start[lease.request]:
                 self._break_window(lease, fact.mode, position, (start, end), times=queries)
             self._count_reads(lease, fact.mode, queries)
-            for stands_for in self._ghost.doubtful(lease, start, end):
-                readers = min(fact.end, stands_for + window) - fact.start
-                self._look(lease, fact.mode, position, (start, end), stands_for, times=readers)
+            for first, last, cause in self.ghost.stale(lease, start, end):
+                times = sum(min(fact.end, at + window) - fact.start for at in range(first, last))
+                self._stale_run(cause, fact.mode, lease, position, (start, end), first, times)
         first = max(fact.start, fact.end - window)  # the first that `scatter_keeps`
-        self._ghost.write_span(lease, first, fact.end, self._step)
+        self.ghost.write_span(lease, first, fact.end, self._step)
         self._count_writes(first, fact.end, rules.stride)
 
     def _count_writes(self, start: int, end: int, stride: int) -> None:
@@ -407,33 +417,28 @@ class Monitor:
         if end > stride:
             self.witnesses["ring wrapped"] += end - max(start, stride)
 
-    def _look(
+    def _stale_run(
         self,
-        lease: Lease,
+        cause: Cause,
         mode: Mode,
+        lease: Lease,
         position: int,
         reads: tuple[int, int],
         stands_for: int,
-        times: int = 1,
+        times: int,
     ) -> None:
-        """Judge one row that ``times`` queries read by the rules, the first at ``position``."""
-        row = ring_row(Slot(lease.slot), Position(stands_for), self._ghost.stride)
-        cause = self._ghost.stale_cause(lease, stands_for, row)
-        if cause is None:
-            return
+        """The query at ``position`` reads by the rules: the first of ``times`` stale reads."""
         invariant: Invariant = "FRESH-PREFILL" if mode == "prefill" else "FRESH-DECODE"
         if (invariant, cause) in self.violations:
             self.counts[invariant, cause] += times
             return
-        first, end = reads
-        rows = tuple(
-            ring_row(Slot(lease.slot), Position(at), self._ghost.stride) for at in range(first, end)
-        )
-        self._stale(invariant, cause, mode, lease, position, first, rows, stands_for, times)
+        slot, stride = Slot(lease.slot), self.ghost.stride
+        rows = tuple(ring_row(slot, Position(at), stride) for at in range(*reads))
+        self._stale(invariant, cause, mode, lease, position, reads[0], rows, stands_for, times)
 
     def _wrote(self, fact: Wrote) -> None:
         stride = self._stride()
-        lease = self._leases.get(fact.request) if fact.request is not None else None
+        lease = self.leases.get(fact.request) if fact.request is not None else None
         slot = lease.slot if lease else fact.slot
         self.checked["REFINES"] += 1
         if fact.request is not None and lease is None:
@@ -445,25 +450,25 @@ class Monitor:
                 self._check_row(fact.request, slot, position, row, "writes")
                 if position >= stride:
                     self.witnesses["ring wrapped"] += 1
-            self._ghost.write(lease, position, row, self._step)
+            self.ghost.write(lease, position, row, self._step)
 
     def _stride(self) -> int:
-        if not self._ghost.stride:
+        if not self.ghost.stride:
             raise BadFileError(
                 f"step {self._step + 1}: ring rows are named, the target has no ring"
             )
-        return self._ghost.stride
+        return self.ghost.stride
 
     def _check_padding(self, row: int) -> None:
         self.checked["PADDING"] += 1
         self.witnesses["padded row"] += 1
-        if not is_padding_row(RingRow(row), self._ghost.stride):
+        if not is_padding_row(RingRow(row), self.ghost.stride):
             self._break(
                 "PADDING", "padding-escapes", f"a padded row touched row {row}, outside slot 0"
             )
 
     def _check_row(self, request: str, slot: int, position: int, row: int, verb: str) -> None:
-        stride = self._ghost.stride
+        stride = self.ghost.stride
         if is_padding_row(RingRow(row), stride):
             self._break(
                 "PADDING",
@@ -485,7 +490,7 @@ class Monitor:
             for row in fact.rows:
                 self._check_padding(row)
             return
-        lease = self._leases.get(fact.request)
+        lease = self.leases.get(fact.request)
         if lease is None:
             self._break(
                 "REFINES", "window", f"request {fact.request} reads the ring and holds no slot"
@@ -499,7 +504,7 @@ class Monitor:
             self._check_row(fact.request, lease.slot, stands_for, row, "reads")
             if fact.seen is not None:
                 self._check_payload(fact, row, fact.seen[index])
-            cause = self._ghost.stale_cause(lease, stands_for, row)
+            cause = self.ghost.stale_cause(lease, stands_for, row)
             if cause is not None:
                 self._stale(
                     invariant, cause, fact.mode, lease, fact.position, fact.first, fact.rows,
@@ -548,7 +553,7 @@ class Monitor:
         )
 
     def _check_payload(self, fact: Read, row: int, seen: tuple[int, int] | None) -> None:
-        written = self._ghost.rows.get(row)
+        written = self.ghost.rows.get(row)
         known = (written.occupancy, written.position) if written else None
         if seen != known:
             self._break(
@@ -575,16 +580,16 @@ class Monitor:
             self.counts[invariant, cause] += times
             return
         row = rows[stands_for - first]
-        writer = self._ghost.writer(row)
+        writer = self.ghost.writer(row)
         evidence = StaleRead(
             position=position,
             row=row,
             stands_for=stands_for,
             writer=writer,
             reader=lease,
-            previous=self._ghost.previous(lease),
+            previous=self.ghost.previous(lease),
             publisher=self._publisher(lease),
-            ring=self._ghost.ring(lease, first, rows),
+            ring=self.ghost.ring(lease, first, rows),
         )
         held = (
             "which nobody has written"
@@ -603,16 +608,16 @@ class Monitor:
 
     def _publisher(self, lease: Lease) -> Lease | None:
         """Occupancy that computed the last page of a lease's reused prefix."""
-        if not lease.matched_len or self._pools is None or self.started is None:
+        if not lease.matched_len or self.pools is None or self.started is None:
             return None
         size = self.started.geometry.page_size
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
-        prompt = self._ghost.tenants[lease.occupancy].prompt
-        tokens = token_ids(self._texts, prompt, 0, reused)
-        page = last_cached_page(self._pools, tokens, size)
+        prompt = self.ghost.tenants[lease.occupancy].prompt
+        tokens = token_ids(self.texts, prompt, 0, reused)
+        page = last_cached_page(self.pools, tokens, size)
         if page is None:
             return None
-        return self._ghost.lease_of(self._publishers.get((page, tokens[-size:][0]), NOBODY))
+        return self.ghost.lease_of(self._publishers.get((page, tokens[-size:][0]), NOBODY))
 
 
 def check(log: Iterable[Fact]) -> Monitor:

@@ -146,7 +146,7 @@ BAD_SCENARIOS: dict[str, tuple[bytes, str]] = {
     "window as float": (geometry_with(window=4.5), r"\$\.geometry\.window"),
     "window as text": (geometry_with(window="4"), r"\$\.geometry\.window"),
     "window null": (geometry_with(window=None), r"\$\.geometry\.window"),
-    "huge window": (geometry_with(window=2**40), r"<= 16777216.*\$\.geometry\.window"),
+    "huge window": (geometry_with(window=2**40), r"<= 32768.*\$\.geometry\.window"),
     "huge pool": (geometry_with(pool_tokens=10**100), r"\$\.geometry\.pool_tokens"),
     "pool of half pages": (geometry_with(pool_tokens=33), "multiple of page_size 2, got 33"),
     "no slots": (geometry_with(slots=0), r"slots"),

@@ -53,7 +53,7 @@ def assert_same_judgement(log: Sequence[Fact]) -> Monitor:
     assert quick.counts == slow.counts
     assert quick.checked == slow.checked
     assert quick.witnesses == slow.witnesses
-    assert quick._ghost.rows == slow._ghost.rows
+    assert quick.ghost.rows == slow.ghost.rows
     return quick
 
 
