@@ -10,7 +10,9 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import msgspec
 
 from kvproof.model.scenario import BadFileError, Scenario, decode_scenario
 from kvproof.model.text import is_text, parse_scenario
@@ -37,7 +39,9 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
     name = "standard input" if path == STDIN else str(path)
     try:
         if path == STDIN:
-            yield _unzipped(io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False)))
+            buffer: Any = sys.stdin.buffer
+            # Where a test puts bytes in its place, they cannot be looked ahead into.
+            yield _unzipped(buffer if hasattr(buffer, "peek") else io.BufferedReader(buffer))
         else:
             with path.open("rb") as file:
                 yield _unzipped(file)
@@ -74,6 +78,15 @@ def read_file(path: Path) -> bytes:
         if len(data) > MAX_FILE:
             raise BadFileError(f"it has more than {MAX_FILE} bytes")
         return data
+
+
+def is_log(start: bytes) -> bool:
+    """Whether a file is a log, by its first line; else it is a scenario, or nothing of ours."""
+    line = start.partition(b"\n")[0]
+    try:
+        return b"fact" in line and "fact" in msgspec.json.decode(line, type=dict)
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def read_scenario(data: bytes) -> Scenario:
