@@ -234,6 +234,15 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: bytes, *, part: str, fil
         raise BadFileError(f"not a {part}: {_cause(error, data)}") from error
 
 
+def decode_part(data: bytes, kind: type[T], *, part: str) -> T:
+    """A JSON file of another kind than scenario and log; raises BadFileError."""
+    value = decode_json(msgspec.json.Decoder(kind), data, part=part, file=part)
+    refuse_repeated_names(data, part=part)
+    if msgspec.json.decode(data) != msgspec.json.decode(msgspec.json.encode(value)):
+        raise BadFileError(f"not a {part}: it holds what this kvproof does not write")
+    return value
+
+
 def _schema_of(data: bytes) -> object:
     try:
         raw = msgspec.json.decode(data)
