@@ -45,8 +45,19 @@ Schema: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 T = TypeVar("T")
 
 
+_MOST_MESSAGE = 450
+
+
 class BadFileError(ValueError):
-    """A file that is no scenario or log of a version that this kvproof reads."""
+    """A file that is none of a kind and version that this kvproof reads.
+
+    A long message, which quotes the file, is cut in its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > _MOST_MESSAGE:
+            message = f"{message[: _MOST_MESSAGE // 2]} ... {message[-_MOST_MESSAGE // 3 :]}"
+        super().__init__(message)
 
 
 class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
