@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kvproof.model.facts import (
     Admitted,
@@ -70,6 +71,16 @@ FORGET_AT = 1024
 """Occupancies that are kept before those that nothing names are dropped."""
 
 
+K = TypeVar("K")
+
+
+class Tally(dict[K, int]):
+    """Counts, 0 for what was not counted. Several times as quick as a Counter to count up."""
+
+    def __missing__(self, key: K) -> int:
+        return 0
+
+
 @dataclass(slots=True)
 class Monitor:
     """Feed it a log's facts; ask it for violations and witnesses.
@@ -88,8 +99,8 @@ class Monitor:
 
     violations: dict[tuple[Invariant, Cause], Violation] = field(default_factory=dict)
     counts: Counter[tuple[Invariant, Cause]] = field(default_factory=Counter)
-    checked: Counter[Invariant] = field(default_factory=Counter)
-    witnesses: Counter[Witness] = field(default_factory=Counter)
+    checked: Tally[Invariant] = field(default_factory=Tally)
+    witnesses: Tally[Witness] = field(default_factory=Tally)
     started: Started | None = None
     engine_error: EngineError | None = None
     steps: int = 0
@@ -386,7 +397,8 @@ class Monitor:
         else:
             self.ghost.write_span(lease, start, end, self._step)
             self._count_writes(start, end, stride)
-            self._count_reads(lease, mode, end - start)
+            if start < end:
+                self._count_reads(lease, mode, end - start)
             for position in range(start, end):
                 reads = decode_reads(Position(position), self._rules.window)
                 for first, last, cause in self.ghost.stale(lease, *reads):

@@ -286,8 +286,12 @@ def refuse_repeated_names(data: bytes, *, part: str) -> None:
             if names.count(name) > 1:
                 raise BadFileError(f"not a {part}: {name!r} stands twice in one object")
 
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as wrong:  # in a part that msgspec did not look at
+        raise BadFileError(f"not a {part}: no UTF-8 text (byte {wrong.start})") from wrong
     # Numbers are left as they stand: Python refuses to convert very long ones.
-    json.loads(data, object_pairs_hook=unique, parse_int=str, parse_float=str)
+    json.loads(text, object_pairs_hook=unique, parse_int=str, parse_float=str)
 
 
 def decode_scenario(data: bytes) -> Scenario:
