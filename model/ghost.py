@@ -82,6 +82,11 @@ class Ghost:
         self.last_in_slot[lease.slot] = lease.occupancy
         self._own[lease.slot] = Own(occupancy=lease.occupancy)
 
+    def answered(self, lease: Lease, tokens: Prompt) -> None:
+        """Say what a lease's tokens turned out to be: the next in its slot may continue them."""
+        self.tenants[lease.occupancy].prompt = tokens
+        self._own.pop(lease.slot, None)  # what is known of its slot may be judged anew
+
     def lease_of(self, occupancy: int) -> Lease | None:
         """An occupancy by its number; None if there was none, or nothing names it any more."""
         tenant = self.tenants.get(occupancy)

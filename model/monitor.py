@@ -20,6 +20,7 @@ from typing import TypeVar
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Answered,
     Ended,
     EngineError,
     Fact,
@@ -41,6 +42,7 @@ from kvproof.model.scenario import (
     BadFileError,
     Evict,
     Finish,
+    Geometry,
     Prompt,
     Submit,
     number_texts,
@@ -119,6 +121,8 @@ class Monitor:
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     pools: Pools | None = None
+    # Whether there are snapshots from the start, so that their tokens can be told apart.
+    _shows_tree: bool = False
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -148,6 +152,8 @@ class Monitor:
                 self._released(fact)
             case Skipped():
                 self._skipped()
+            case Answered():
+                self._answered(fact)
             case Started():
                 self.started = fact
                 self.ghost = Ghost(fact.ring_stride or 0)
@@ -202,12 +208,14 @@ class Monitor:
             )
 
     def _begin(self, fact: Step) -> None:
+        if not self.steps:
+            self._shows_tree = self.pools is not None
         self.steps += 1
         self._step = fact.index
         self._operation = fact.operation
         operation = fact.operation
         if isinstance(operation, Submit):
-            if self.pools is not None:  # only a tree has tokens to compare with
+            if self._shows_tree:  # nothing else has tokens to compare with
                 number_texts(self.texts, operation.prompt)
             self._former_prompt = self._prompts.get(operation.request)
             self._prompts[operation.request] = operation.prompt
@@ -269,18 +277,11 @@ class Monitor:
     def _check_match(self, fact: Admitted) -> None:
         assert self.started is not None
         geometry = self.started.geometry
-        self.checked["REFINES"] += 1
-        if self.pools is None:  # nothing is known of what is cached
-            if fact.matched_len:
-                self.witnesses["prefix hit"] += 1
-            if fact.matched_len % geometry.page_size:
-                self._break(
-                    "REFINES",
-                    "match",
-                    f"request {fact.request} reuses {fact.matched_len} tokens, which is no whole "
-                    f"number of pages of {geometry.page_size}",
-                )
+        if not self._shows_tree:
+            self._check_match_alone(fact, geometry)
             return
+        assert self.pools is not None
+        self.checked["REFINES"] += 1
         # No more than the pool can be cached, whatever length the log names.
         comparable = min(fact.prompt_len, geometry.pool_tokens)
         tokens = token_ids(self.texts, self._prompts[fact.request], 0, comparable)
@@ -315,6 +316,19 @@ class Monitor:
         if fact.matched_len < uncapped:
             self.witnesses["cap bound"] += 1
 
+    def _check_match_alone(self, fact: Admitted, geometry: Geometry) -> None:
+        """What can be said of a match where nothing is known of the tree."""
+        self.checked["REFINES"] += 1
+        if fact.matched_len >= fact.prompt_len or fact.matched_len % geometry.page_size:
+            self._break(
+                "REFINES",
+                "match",
+                f"request {fact.request} reuses {fact.matched_len} of {fact.prompt_len} tokens, "
+                f"in pages of {geometry.page_size}",
+            )
+        if fact.matched_len:
+            self.witnesses["prefix hit"] += 1
+
     def _advanced(self, fact: Advanced) -> None:
         lease = self.leases.get(fact.request)
         if lease is None:
@@ -334,14 +348,17 @@ class Monitor:
         ):
             self._prompts.pop(fact.request, None)
 
+    def _answered(self, fact: Answered) -> None:
+        lease = self.leases.get(fact.request)
+        if lease is not None:
+            if self._shows_tree:
+                number_texts(self.texts, fact.tokens)
+            self.ghost.answered(lease, fact.tokens)
+
     # Pools
 
     def _snapshot(self, pools: Pools) -> None:
         assert self.started is not None
-        if self.pools is None and self.steps:
-            raise BadFileError(
-                f"step {self._step + 1}: a log with snapshots has its first before its first step"
-            )
         self.checked["PARTITION"] += 1
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
@@ -617,8 +634,10 @@ class Monitor:
 
     def _publisher(self, lease: Lease) -> Lease | None:
         """Occupancy that computed the last page of a lease's reused prefix."""
-        if not lease.matched_len or self.pools is None or self.started is None:
+        if not (lease.matched_len and self._shows_tree):
             return None
+        assert self.started is not None
+        assert self.pools is not None
         size = self.started.geometry.page_size
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
         prompt = self.ghost.tenants[lease.occupancy].prompt

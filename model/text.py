@@ -99,7 +99,8 @@ def spell_operation(operation: Operation) -> str:
 def spell_scenario(scenario: Scenario) -> str:
     """The whole scenario, with a drawing on top."""
     geometry = scenario.geometry
-    sizes = [f"{name} {getattr(geometry, name)}" for name in Geometry.__struct_fields__]
+    fields = {name: getattr(geometry, name) for name in Geometry.__struct_fields__}
+    sizes = [f"{name} {size}" for name, size in fields.items() if isinstance(size, int)]
     return "\n".join(
         [
             f"{TITLE} {scenario.schema}",

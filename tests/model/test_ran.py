@@ -11,6 +11,7 @@ from kvproof.fuzz.strategies import Sizes, scenarios
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Answered,
     Ended,
     Fact,
     Mode,
@@ -137,7 +138,7 @@ positions = st.integers(0, 20)
 @st.composite
 def wild_facts(draw: st.DrawFn) -> Fact:
     name, slot, start = draw(names), draw(slots), draw(positions)
-    match draw(st.integers(0, 9)):
+    match draw(st.integers(0, 10)):
         case 0 | 1:
             return Admitted(
                 request=name, slot=slot, prompt_len=20, matched_len=draw(st.integers(0, 8))
@@ -161,6 +162,9 @@ def wild_facts(draw: st.DrawFn) -> Fact:
         case 7:
             return Ran(request=name, mode="verify", slot=slot, start=start,
                        end=start + draw(st.integers(0, 3)))  # fmt: skip
+        case 8:
+            tokens = (Piece(draw(st.sampled_from("XZ")), draw(st.integers(0, 20))), Piece(name, 20))
+            return Answered(request=name, tokens=tokens)
         case _:
             return Ran(request=name, mode="decode", slot=slot, start=start, end=start + 1)
 
