@@ -85,7 +85,8 @@ class Ghost:
     def answered(self, lease: Lease, tokens: Prompt) -> None:
         """Say what a lease's tokens turned out to be: the next in its slot may continue them."""
         self.tenants[lease.occupancy].prompt = tokens
-        self._own.pop(lease.slot, None)  # what is known of its slot may be judged anew
+        for own in self._own.values():
+            own.below = None  # rows of the lease may be right by luck now, in any slot
 
     def lease_of(self, occupancy: int) -> Lease | None:
         """An occupancy by its number; None if there was none, or nothing names it any more."""

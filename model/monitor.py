@@ -440,7 +440,7 @@ class Monitor:
 
     def _count_writes(self, start: int, end: int, stride: int) -> None:
         self.checked["REFINES"] += 1
-        if end > stride:
+        if start < end > stride:
             self.witnesses["ring wrapped"] += end - max(start, stride)
 
     def _stale_run(
