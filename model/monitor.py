@@ -10,12 +10,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kvproof.model.allocation import Allocation, Break
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Allocated,
+    Answered,
     Ended,
     EngineError,
     Fact,
+    Freed,
+    Gap,
     Pools,
     Ran,
     Read,
@@ -23,6 +28,7 @@ from kvproof.model.facts import (
     Skipped,
     Started,
     Step,
+    Translated,
     Wrote,
 )
 from kvproof.model.forward import RuleForward, lane_of
@@ -31,6 +37,8 @@ from kvproof.model.partition import partition_breaks
 from kvproof.model.scenario import (
     BadFileError,
     Evict,
+    Flush,
+    Geometry,
     Prompt,
     Submit,
     number_texts,
@@ -67,6 +75,7 @@ class Monitor:
         counts: how often each (invariant, cause) occurred: reads for FRESH-*, else places.
         checked: how often each invariant was put to the test.
         witnesses: how often each interesting state was reached.
+        gap: where facts are missing; nothing after it is judged.
     """
 
     violations: dict[tuple[Invariant, Cause], Violation] = field(default_factory=dict)
@@ -75,6 +84,7 @@ class Monitor:
     witnesses: Counter[Witness] = field(default_factory=Counter)
     started: Started | None = None
     engine_error: EngineError | None = None
+    gap: Gap | None = None
     steps: int = 0
     skipped: int = 0
     ended: bool = False
@@ -88,6 +98,9 @@ class Monitor:
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     _pools: Pools | None = None
+    _allocation: Allocation = field(
+        default_factory=lambda: Allocation(page_size=1, sizes={"full": 0, "swa": 0})
+    )
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -98,6 +111,9 @@ class Monitor:
         Raises:
             BadFileError: the fact cannot follow on those before it in any log.
         """
+        if self.gap is not None:
+            self.ended = self.ended or isinstance(fact, Ended)
+            return
         match fact:
             case Read():
                 self._read(fact)
@@ -117,13 +133,30 @@ class Monitor:
                 self._released(fact)
             case Skipped():
                 self._skipped()
+            case Allocated():
+                self._lend(self._allocation.allocated(fact))
+            case Freed():
+                self._lend(self._allocation.freed(fact))
+            case Translated():
+                self._lend(self._allocation.translated(fact))
+            case Answered():
+                self._answered(fact)
+            case Gap():
+                self.gap = fact
             case Started():
-                self.started = fact
-                self._ghost = Ghost(fact.ring_stride or 0)
+                self._start(fact)
             case EngineError():
                 self.engine_error = fact
             case Ended():
                 self.ended = True
+
+    def _start(self, fact: Started) -> None:
+        self.started = fact
+        self._ghost = Ghost(fact.ring_stride or 0)
+        self._allocation = Allocation(
+            page_size=fact.geometry.page_size,
+            sizes={"full": fact.geometry.pool_tokens, "swa": fact.swa_tokens},
+        )
 
     def by_severity(self) -> list[Violation]:
         """Violations in the ladder's order, then by how bad their cause is."""
@@ -165,9 +198,12 @@ class Monitor:
         self._step = fact.index
         self._operation = fact.operation
         if isinstance(fact.operation, Submit):
-            number_texts(self._texts, fact.operation.prompt)
+            if self._pools is not None:  # else there is no tree to compare its tokens with
+                number_texts(self._texts, fact.operation.prompt)
             self._former_prompt = self._prompts.get(fact.operation.request)
             self._prompts[fact.operation.request] = fact.operation.prompt
+        elif isinstance(fact.operation, Flush):
+            self._allocation.clear()
 
     def _skipped(self) -> None:
         self.skipped += 1
@@ -220,6 +256,9 @@ class Monitor:
     def _check_match(self, fact: Admitted) -> None:
         assert self.started is not None
         geometry = self.started.geometry
+        if self._pools is None:
+            self._check_match_alone(fact, geometry)
+            return
         # No more than the pool can be cached, whatever length the log names.
         comparable = min(fact.prompt_len, geometry.pool_tokens)
         tokens = token_ids(self._texts, self._prompts[fact.request], 0, comparable)
@@ -252,6 +291,19 @@ class Monitor:
             self.witnesses["cap would bind"] += 1
         if fact.matched_len < uncapped:
             self.witnesses["cap bound"] += 1
+
+    def _check_match_alone(self, fact: Admitted, geometry: Geometry) -> None:
+        """A recorder takes no snapshots, so nothing is known of the tree: USEFUL stays untested."""
+        self.checked["REFINES"] += 1
+        if fact.matched_len >= fact.prompt_len or fact.matched_len % geometry.page_size:
+            self._break(
+                "REFINES",
+                "match",
+                f"request {fact.request} reuses {fact.matched_len} of {fact.prompt_len} tokens, "
+                f"in pages of {geometry.page_size}",
+            )
+        if fact.matched_len:
+            self.witnesses["prefix hit"] += 1
 
     def _cached_len(self, tokens: list[int]) -> int:
         """Tokens of the longest match that the last snapshot's tree can give."""
@@ -294,7 +346,18 @@ class Monitor:
     def _released(self, fact: Released) -> None:
         self._leases.pop(fact.request, None)
 
+    def _answered(self, fact: Answered) -> None:
+        lease = self._leases.get(fact.request)
+        if lease is not None:
+            # Who comes to the slot next may continue this very answer.
+            self._ghost.prompts[lease.occupancy] = fact.tokens
+
     # Pools
+
+    def _lend(self, breaks: Iterable[Break]) -> None:
+        self.checked["PARTITION"] += 1
+        for cause, sentence in breaks:
+            self._break("PARTITION", cause, sentence)
 
     def _snapshot(self, pools: Pools) -> None:
         assert self.started is not None
@@ -527,6 +590,8 @@ def statuses(monitor: Monitor) -> dict[Invariant, str]:
             words[invariant] = "violated"
         elif monitor.engine_error is not None:
             words[invariant] = "engine error"
+        elif monitor.gap is not None:
+            words[invariant] = "unknown"
         elif monitor.checked[invariant]:
             words[invariant] = "holds"
         else:
