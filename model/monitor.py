@@ -98,6 +98,8 @@ class Monitor:
     _chunk_start: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     _pools: Pools | None = None
+    # Whether there are snapshots from the start, so that their tokens can be told apart.
+    _shows_tree: bool = False
     _allocation: Allocation = field(
         default_factory=lambda: Allocation(page_size=1, sizes={"full": 0, "swa": 0})
     )
@@ -194,11 +196,13 @@ class Monitor:
             )
 
     def _begin(self, fact: Step) -> None:
+        if not self.steps:
+            self._shows_tree = self._pools is not None
         self.steps += 1
         self._step = fact.index
         self._operation = fact.operation
         if isinstance(fact.operation, Submit):
-            if self._pools is not None:  # else there is no tree to compare its tokens with
+            if self._shows_tree:
                 number_texts(self._texts, fact.operation.prompt)
             self._former_prompt = self._prompts.get(fact.operation.request)
             self._prompts[fact.operation.request] = fact.operation.prompt
@@ -256,7 +260,7 @@ class Monitor:
     def _check_match(self, fact: Admitted) -> None:
         assert self.started is not None
         geometry = self.started.geometry
-        if self._pools is None:
+        if not self._shows_tree:
             self._check_match_alone(fact, geometry)
             return
         # No more than the pool can be cached, whatever length the log names.
@@ -554,8 +558,10 @@ class Monitor:
 
     def _publisher(self, lease: Lease) -> Lease | None:
         """Occupancy that computed the last page of a lease's reused prefix."""
-        if not lease.matched_len or self._pools is None or self.started is None:
+        if not (lease.matched_len and self._shows_tree):
             return None
+        assert self.started is not None
+        assert self._pools is not None
         size = self.started.geometry.page_size
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
         tokens = token_ids(self._texts, self._prompts[lease.request], 0, reused)

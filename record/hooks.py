@@ -36,6 +36,8 @@ from kvproof.record.writer import LogWriter
 MAX_ERRORS = 3
 """Errors of its own after which the recorder switches itself off."""
 
+_VERSIONED: tuple[str, ...] = ("sglang", "torch", "triton")
+
 _MARK = "_kvproof_listener"
 
 _log = logging.getLogger("kvproof.record")
@@ -249,10 +251,8 @@ class Instrumentation:
         reprefill_tail = getattr(tree, "swa_reprefill_tail_tokens", None)
         classes = {"tree": tree, "allocator": allocator, "request pool": batch.req_to_token_pool,
                    "kv pool": kv_pool}  # fmt: skip
-        versions = {
-            name: str(sys.modules[name].__version__)
-            for name in ("sglang", "torch", "triton")
-            if name in sys.modules
+        versions: dict[str, str] = {
+            name: str(sys.modules[name].__version__) for name in _VERSIONED if name in sys.modules
         }
         started = Started(
             target=f"sglang-{versions['sglang']}:recorded",
