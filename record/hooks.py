@@ -86,7 +86,7 @@ class Instrumentation:
         self._originals: list[tuple[type, str, Any]] = []
         self._live = False
         self._errors = 0
-        self._opened = 0
+        self._writers: list[LogWriter] = []
         # The logs that are being written, and how to find one by the engine's objects.
         self._open: list[_OpenLog] = []
         self._logs: WeakKeyDictionary[Any, _OpenLog] = WeakKeyDictionary()
@@ -136,10 +136,9 @@ class Instrumentation:
 
     def close(self) -> None:
         """End all logs, and return when they are on disk."""
-        logs = self._open
         self._end()
-        for log in logs:
-            log.writer.wait()
+        for writer in self._writers:
+            writer.wait()
 
     # --- the boundary ---------------------------------------------------------------------
 
@@ -219,12 +218,12 @@ class Instrumentation:
     def _begin(self, batch: Any) -> _OpenLog:
         started = self._describe(batch)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._opened += 1
-        nth = f"-{self._opened}" if self._opened > 1 else ""
+        nth = f"-{len(self._writers) + 1}" if self._writers else ""
         writer = LogWriter(
             self._folder / f"scheduler-{os.getpid()}{nth}.jsonl",
             complain=lambda sentence: _log.warning("kvproof: %s", sentence),
         )
+        self._writers.append(writer)
         log = _OpenLog(Recorder(writer.put, started, self._key), writer)
         allocator = batch.token_to_kv_pool_allocator
         pools: dict[Pool, Any] = {

@@ -55,7 +55,9 @@ class LogWriter:
         self._thread.start()
 
     def put(self, fact: Fact) -> None:
-        """Queue a fact, or drop it; never waits."""
+        """Queue a fact, or drop it; never waits. After the last fact it does nothing."""
+        if self._closing.is_set():
+            return
         waiting = len(self._queue)
         # Once full, wait until there is room for many: one gap says more than a thousand.
         if waiting >= (self._limit // 2 if self._dropped else self._limit):
