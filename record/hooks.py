@@ -302,10 +302,9 @@ class Instrumentation:
         log.recorder.end_prefill(launch, [self._slot(req) for req in batch.reqs])
 
     def _extend(self, log: _OpenLog, req: Any) -> Extend:
-        tokens = _tokens(req)
         request = log.tracked.get(req)
         if request is None:
-            request = log.recorder.submit(tokens, realm=_realm(req))
+            request = log.recorder.submit(_tokens(req), realm=_realm(req))
             log.tracked[req] = request
         if not request.holds_slot and self._slot(req) is not None:
             raise CannotFollowError(
@@ -317,7 +316,7 @@ class Instrumentation:
             request=request,
             start=matched if isinstance(matched, int) else len(matched),
             end=self._extend_end(req),
-            total=len(tokens),
+            total=len(req.origin_input_ids) + len(req.output_ids),
         )
 
     def _on_decode(self, batch: Any) -> Generator[None, Any, None] | None:
@@ -392,7 +391,7 @@ class Instrumentation:
         if found and len(locs) and readable(locs, self._level) and not _collects(lender):
             log, pool = found
             size = lender.page_size
-            pages = locs.tolist() if size == 1 else (locs // size).unique().tolist()
+            pages = sorted(set((locs // size).tolist()))
             log.recorder.freed(pool, spans_of_pages(pages, size))
 
     def _on_free_pages(self, lender: Any, *page_ids: Any) -> None:

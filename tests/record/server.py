@@ -1,8 +1,8 @@
 """What a server's processes do of what the recorder looks at: load plugins, schedule, end.
 
-The main process loads the engine's plugins, as `sglang.srt.entrypoints.engine` does, and starts a
-scheduler process by spawning, which loads them too and then plays a scenario on the real objects.
-Run as a script, in an engine's environment: ``server.py SCENARIO [killed]``.
+The main process starts a scheduler process by spawning, which loads the engine's plugins and then
+plays a scenario on the real objects. Run as a script, in an engine's environment:
+``server.py SCENARIO [killed]``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import os
 import signal
 import sys
 import time
-
-import msgspec
+from pathlib import Path
 
 from kvproof.fuzz.drivers.wire import Options, Play
 from kvproof.fuzz.drivers.worker import load
 from kvproof.model.scenario import Scenario, load_scenario
-from pathlib import Path
 
 
 def scheduler(scenario: Scenario, *, killed: bool) -> None:
@@ -37,10 +35,6 @@ def scheduler(scenario: Scenario, *, killed: bool) -> None:
 
 def main() -> None:
     scenario = load_scenario(Path(sys.argv[1]))
-    load(Options())
-    from sglang.srt.plugins import load_plugins
-
-    load_plugins()
     process = multiprocessing.get_context("spawn").Process(
         target=scheduler, args=(scenario,), kwargs={"killed": "killed" in sys.argv}
     )
