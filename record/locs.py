@@ -14,9 +14,6 @@ from kvproof.model.facts import Span
 Level: TypeAlias = Literal["requests", "host", "full"]
 """How much is recorded: no locations, those that the host knows, or all, waiting for the device."""
 
-_FEW = 64
-"""Locations up to which a loop is quicker than operations on the tensor."""
-
 
 def readable(locs: Any, level: Level) -> bool:
     """Whether this level reads this tensor."""
@@ -25,13 +22,11 @@ def readable(locs: Any, level: Level) -> bool:
 
 def spans_of(locs: Any) -> tuple[Span, ...]:
     """Spans of a one-dimensional integer tensor, in its own order."""
-    count = len(locs)
-    if count <= _FEW:
-        return merged((loc, loc + 1) for loc in locs.tolist())
-    breaks = (locs[1:] - locs[:-1] != 1).nonzero().flatten().tolist()
-    firsts = locs[[0, *(at + 1 for at in breaks)]].tolist()
-    lasts = locs[[*breaks, count - 1]].tolist()
-    return tuple((first, last + 1) for first, last in zip(firsts, lasts, strict=True))
+    values = locs.tolist()
+    # Most are one run, which is told quicker by a comparison than by a loop.
+    if values and values == list(range(values[0], values[0] + len(values))):
+        return ((values[0], values[-1] + 1),)
+    return merged((loc, loc + 1) for loc in values)
 
 
 def spans_of_pages(pages: Iterable[int], page_size: int) -> tuple[Span, ...]:
