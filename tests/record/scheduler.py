@@ -160,6 +160,7 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
                 maybe_prepare_mlp_sync_batch=unchanged, maybe_convert_decode_to_extend=unchanged
             ),
             "ngram_embedding_manager": SimpleNamespace(prepare_for_forward=unchanged),
+            "_should_defer_prefill": lambda _: False,
             "_maybe_prepare_ngram_embedding": lambda batch: batch,
             "get_num_allocatable_reqs": lambda *_, **__: engine.requests.available_size(),
             "_add_request_to_queue": lambda req, **_: loop.waiting_queue.append(req),
@@ -167,9 +168,12 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
                 (
                     "dllm_config", "chunked_req", "last_batch", "min_free_slots_delayer",
                     "truncation_align_size", "prefill_delayer", "dynamic_chunk_sizer",
-                    "_pending_chunked_abort_req",
+                    "_pending_chunked_abort_req", "lora_drainer",
                 )
             ),
+            **dict.fromkeys(("is_mixed_chunk", "enable_hisparse"), False),
+            **dict.fromkeys(("tp_size", "pp_size"), 1),
+            "forward_ct": 0,
         },
     )  # fmt: skip
     [processor] = [

@@ -61,7 +61,8 @@ def test_a_scheduler_loop_is_recorded(tmp_path, release):
     kinds = Counter(type(fact.operation).__name__ for fact in facts if isinstance(fact, Step))
     told = Counter(type(fact) for fact in facts)
     assert (kinds["Submit"], kinds["Finish"], told[Answered]) == (5, 5, 5)
-    assert kinds["Retract"] >= 1
+    # 0.5.23 keeps more room free for those that run, and retracts none of this day's.
+    assert bool(kinds["Retract"]) == (release != "0.5.23")
     assert told[Admitted] == told[Released] == 5 + kinds["Retract"]
     assert not told[Gap]
 
