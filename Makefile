@@ -58,6 +58,7 @@ bench: engines ## Measure speeds on this machine
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/first_failure.py
 	$(BIN)/python benchmarks/check.py
+	$(BIN)/python benchmarks/record.py
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements

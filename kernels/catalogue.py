@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.spec.window import Order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +40,18 @@ class Family:
         marker: file below the engine's root that this layout has and older ones have not.
         parts: scheduler, pool and tree classes by role.
         kernels: Triton kernels by what they do.
+        verify_order: whether a verify step writes its draft's rows before or after it reads.
+        methods: what the recorder listens to, by what happens there: ``module:Class.method``.
+        fields: attribute path of what the recorder reads of a request.
     """
 
     name: str
     marker: str
     parts: Mapping[str, str]
     kernels: Mapping[str, Kernel]
+    verify_order: Order
+    methods: Mapping[str, tuple[str, ...]]
+    fields: Mapping[str, str]
 
     def part(self, role: str) -> Any:
         """The object of that role; imports it from the engine of this process."""
@@ -132,10 +139,50 @@ def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, 
     }
 
 
+def _methods(
+    *, trees: tuple[str, ...], release: str, freed: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    batch = "sglang.srt.managers.schedule_batch:ScheduleBatch"
+    pool = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
+    return {
+        "prefill": (f"{batch}.prepare_for_extend",),
+        "decode": (f"{batch}.prepare_for_decode",),
+        "release": tuple(f"{tree}.{release}" for tree in trees),
+        "slot freed": (f"{pool}.free",),
+        "evict": tuple(f"{tree}.evict" for tree in trees),
+        "flush": tuple(f"{tree}.reset" for tree in trees),
+        "allocate": (
+            f"{_PAGED}.alloc",
+            f"{_PAGED}.alloc_extend",
+            f"{_PAGED}.alloc_decode",
+            f"{_TOKENS}.alloc",
+        ),
+        **freed,
+        "translate": (
+            "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
+            ".translate_loc_from_full_to_swa",
+        ),
+    }
+
+
+_PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
+_TOKENS = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
 _SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
 _OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
 _SWA_TREE = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+
+# Until the request's KV state moved into ``Req.kv``.
+_REQ_FIELDS = {
+    "slot": "req_pool_idx",
+    "matched": "prefix_indices",
+    "extend end": "extend_range.end",
+}
+_TREE_METHODS = _methods(
+    trees=(_SWA_TREE, _UNIFIED_TREE),
+    release="cache_finished_req",
+    freed={"free": (f"{_PAGED}.free", f"{_TOKENS}.free")},
+)
 
 FAMILIES = (
     Family(
@@ -167,6 +214,17 @@ FAMILIES = (
                 jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
             ),
         },
+        verify_order="write, then read",
+        methods=_methods(
+            trees=(_UNIFIED_TREE,),
+            # The first thing that release_kv_cache asks of the tree.
+            release="claim_kv_row",
+            freed={
+                "free": (f"{_TOKENS}.free",),
+                "free pages": (f"{_PAGED}._release_page_ids",),
+            },
+        ),
+        fields={"slot": "kv.req_pool_idx", "matched": "prefix_len", "extend end": "extend_end"},
     ),
     Family(
         name="0.5.16",
@@ -183,6 +241,9 @@ FAMILIES = (
             memory="sglang.kernels.ops.memory",
             write="allocation",
         ),
+        verify_order="read, then write",
+        methods=_TREE_METHODS,
+        fields=_REQ_FIELDS,
     ),
     Family(
         name="0.5.15",
@@ -199,6 +260,9 @@ FAMILIES = (
             memory="sglang.srt.mem_cache.triton_ops",
             write="common",
         ),
+        verify_order="read, then write",
+        methods=_TREE_METHODS,
+        fields=_REQ_FIELDS,
     ),
 )
 """All layouts, newest first: the first whose marker exists is the engine's."""

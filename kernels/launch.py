@@ -21,14 +21,6 @@ from kvproof.spec.window import Order
 _COMPRESSED_WIDTH = 64
 """Columns of a decode's compressed page table; the backend pads it to this many."""
 
-_VERIFY_LIKE_PREFILL = frozenset({"0.5.15", "0.5.16"})
-"""Families whose verify step takes the prefill path; from 0.5.18 on it takes decode's."""
-
-
-def verify_order(family: Family) -> Order:
-    """Whether a verify step of this family writes its draft's rows before or after it reads."""
-    return "read, then write" if family.name in _VERIFY_LIKE_PREFILL else "write, then read"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ring:
@@ -73,7 +65,7 @@ class RingKernels:
             store=family.launcher("scatter"),
             decode_streams=family.launcher("decode streams"),
             prefill_indices=family.launcher("prefill indices"),
-            verify_order=verify_order(family),
+            verify_order=family.verify_order,
         )
 
     def scatter(

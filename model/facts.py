@@ -59,6 +59,7 @@ class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
         tombstones_gate: whether a match ends before a tombstone that lies in its last window, as
             where the tree owns the SWA pages. With a ring that no page backs, it need not.
         verify_order: whether a verify step writes its draft's rows before or after it reads.
+        swa_tokens: capacity of the SWA pool, where its locations are told.
         classes: the engine classes in play, by role.
         versions: of the engine and of what it runs on.
     """
@@ -70,6 +71,7 @@ class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
     reprefill_tail: int
     tombstones_gate: bool = True
     verify_order: Order = "write, then read"
+    swa_tokens: Count = 0
     classes: dict[str, str] = {}
     versions: dict[str, str] = {}
     schema: Schema = SCHEMA
@@ -198,6 +200,18 @@ class Translated(_Fact, frozen=True, kw_only=True):
     swa: tuple[Span, ...]
 
 
+class Gap(_Fact, frozen=True, kw_only=True):
+    """Facts are missing here: nothing that follows can be judged.
+
+    Attributes:
+        reason: what went wrong in the recorder.
+        dropped: facts that were lost, where they were counted.
+    """
+
+    reason: str
+    dropped: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class Advanced(_Fact, frozen=True, kw_only=True):
     """A request's computed length after a forward: tokens whose keys are committed."""
 
@@ -290,7 +304,7 @@ class Ended(_Fact, frozen=True, kw_only=True):
 
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Answered | Allocated | Freed
-    | Translated | Advanced | Released | Pools | EngineError | Ended
+    | Translated | Gap | Advanced | Released | Pools | EngineError | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

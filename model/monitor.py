@@ -17,13 +17,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from kvproof.model.allocation import Allocation, Break
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Allocated,
     Answered,
     Ended,
     EngineError,
     Fact,
+    Freed,
+    Gap,
     Mode,
     Pools,
     Ran,
@@ -32,6 +36,7 @@ from kvproof.model.facts import (
     Skipped,
     Started,
     Step,
+    Translated,
     Wrote,
 )
 from kvproof.model.forward import RuleForward, lane_of
@@ -42,6 +47,7 @@ from kvproof.model.scenario import (
     BadFileError,
     Evict,
     Finish,
+    Flush,
     Geometry,
     Prompt,
     Submit,
@@ -97,6 +103,7 @@ class Monitor:
         pools: the last snapshot.
         texts: number of each text in token ids, where there are snapshots to compare with.
         expand: judge the reads and writes that a `Ran` stands for, one by one.
+        gap: where facts are missing; nothing after it is judged.
     """
 
     violations: dict[tuple[Invariant, Cause], Violation] = field(default_factory=dict)
@@ -105,6 +112,7 @@ class Monitor:
     witnesses: Tally[Witness] = field(default_factory=Tally)
     started: Started | None = None
     engine_error: EngineError | None = None
+    gap: Gap | None = None
     steps: int = 0
     skipped: int = 0
     ended: bool = False
@@ -123,6 +131,9 @@ class Monitor:
     pools: Pools | None = None
     # Whether there are snapshots from the start, so that their tokens can be told apart.
     _shows_tree: bool = False
+    _allocation: Allocation = field(
+        default_factory=lambda: Allocation(page_size=1, sizes={"full": 0, "swa": 0})
+    )
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -133,6 +144,9 @@ class Monitor:
         Raises:
             BadFileError: the fact cannot follow on those before it in any log.
         """
+        if self.gap is not None:
+            self.ended = self.ended or isinstance(fact, Ended)
+            return
         match fact:
             case Ran():  # this and the next are most of a recorder's log
                 self._ran(fact)
@@ -152,20 +166,35 @@ class Monitor:
                 self._released(fact)
             case Skipped():
                 self._skipped()
+            case Allocated():
+                self._lend(self._allocation.allocated(fact))
+            case Freed():
+                self._lend(self._allocation.freed(fact))
+            case Translated():
+                self._lend(self._allocation.translated(fact))
             case Answered():
                 self._answered(fact)
+            case Gap():
+                self.gap = fact
             case Started():
-                self.started = fact
-                self.ghost = Ghost(fact.ring_stride or 0)
-                self._rules = RuleForward(
-                    window=fact.geometry.window,
-                    stride=self.ghost.stride,
-                    verify_order=fact.verify_order,
-                )
+                self._start(fact)
             case EngineError():
                 self.engine_error = fact
             case Ended():
                 self.ended = True
+
+    def _start(self, fact: Started) -> None:
+        self.started = fact
+        self.ghost = Ghost(fact.ring_stride or 0)
+        self._rules = RuleForward(
+            window=fact.geometry.window,
+            stride=self.ghost.stride,
+            verify_order=fact.verify_order,
+        )
+        self._allocation = Allocation(
+            page_size=fact.geometry.page_size,
+            sizes={"full": fact.geometry.pool_tokens, "swa": fact.swa_tokens},
+        )
 
     def by_severity(self) -> list[Violation]:
         """Violations in the ladder's order, then by how bad their cause is."""
@@ -221,6 +250,8 @@ class Monitor:
             self._prompts[operation.request] = operation.prompt
         elif isinstance(operation, Abort) and operation.request not in self.leases:
             self._prompts.pop(operation.request, None)  # it waited, and will not be admitted
+        elif isinstance(operation, Flush):
+            self._allocation.clear()
 
     def _skipped(self) -> None:
         self.skipped += 1
@@ -317,7 +348,7 @@ class Monitor:
             self.witnesses["cap bound"] += 1
 
     def _check_match_alone(self, fact: Admitted, geometry: Geometry) -> None:
-        """What can be said of a match where nothing is known of the tree."""
+        """A recorder takes no snapshots, so nothing is known of the tree: USEFUL stays untested."""
         self.checked["REFINES"] += 1
         if fact.matched_len >= fact.prompt_len or fact.matched_len % geometry.page_size:
             self._break(
@@ -356,6 +387,11 @@ class Monitor:
             self.ghost.answered(lease, fact.tokens)
 
     # Pools
+
+    def _lend(self, breaks: Iterable[Break]) -> None:
+        self.checked["PARTITION"] += 1
+        for cause, sentence in breaks:
+            self._break("PARTITION", cause, sentence)
 
     def _snapshot(self, pools: Pools) -> None:
         assert self.started is not None
@@ -664,6 +700,8 @@ def statuses(monitor: Monitor) -> dict[Invariant, str]:
             words[invariant] = "violated"
         elif monitor.engine_error is not None:
             words[invariant] = "engine error"
+        elif monitor.gap is not None:
+            words[invariant] = "unknown"
         elif monitor.checked[invariant]:
             words[invariant] = "holds"
         else:

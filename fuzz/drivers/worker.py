@@ -108,16 +108,15 @@ def load(options: Options) -> tuple[Ready, Build]:
 def _forwards(family: Family) -> dict[Backend, Callable[[Any], Forward | None]]:
     """What makes the forward of a fresh engine, by backend."""
     from kvproof.fuzz.drivers.forward import KernelForward
-    from kvproof.kernels.launch import Ring, RingKernels, verify_order
+    from kvproof.kernels.launch import Ring, RingKernels
 
-    order = verify_order(family)
     kernels = RingKernels.of_family(family)
     return {
         "none": lambda _engine: None,
         "rules": lambda engine: RuleForward(
             window=engine.kv_pool.unified_swa_window,
             stride=engine.kv_pool.unified_swa_ring_size,
-            verify_order=order,
+            verify_order=family.verify_order,
         ),
         "interpreter": lambda engine: KernelForward(
             kernels=kernels, ring=Ring.of_pool(engine.kv_pool)
