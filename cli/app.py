@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import engine, fuzz, kernels, prove, record, replay
+from kvproof.cli import check, corpus, engine, files, fuzz, kernels, prove, record, replay, runs
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.scenario import BadFileError
@@ -81,10 +81,15 @@ def _options(
     pass
 
 
+app.add_typer(corpus.commands)
 app.add_typer(engine.commands)
 app.add_typer(kernels.commands)
 app.command()(fuzz.fuzz)
 app.command()(replay.replay)
-app.command()(replay.check)
+app.command()(check.check)
+app.command()(files.convert)
+app.command()(files.redact)
+app.command()(files.schema)
 app.command()(record.record)
 app.command()(prove.prove)
+app.command()(runs.runs)
