@@ -8,12 +8,14 @@ steps here know what a scenario means and take such a step in one go.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from kvproof.model.scenario import (
     Decode,
+    Evict,
     Operation,
     Piece,
     Prefill,
@@ -24,41 +26,143 @@ from kvproof.model.scenario import (
     prompt_len,
     requests_of,
 )
+from kvproof.spec.pages import page_ceil, page_floor
 
-Breaks = Callable[[Scenario], bool]
+Breaks: TypeAlias = Callable[[Scenario], bool]
+
+LEAST_POOL = 64
+"""Tokens of the smallest pool that is worth asking for; a fresh one costs no more than this."""
+
+Search: TypeAlias = Callable[[Breaks, Iterable[Scenario]], Scenario | None]
+"""Finds the first candidate, in the order given, that breaks; a parallel one finds the same."""
+
+
+def one_by_one(breaks: Breaks, candidates: Iterable[Scenario]) -> Scenario | None:
+    """The first candidate that breaks."""
+    return next(filter(breaks, candidates), None)
 
 
 def scenario_size(scenario: Scenario) -> tuple[int, int, int]:
     """What makes a scenario small: few operations, then few slots, then few tokens."""
-    tokens = sum(prompt_len(op.prompt) for op in scenario.operations if isinstance(op, Submit))
-    return len(scenario.operations), scenario.geometry.slots, tokens
+    return len(scenario.operations), scenario.geometry.slots, scenario_tokens(scenario)
 
 
-def simplify(scenario: Scenario, breaks: Breaks) -> Scenario:
+def scenario_tokens(scenario: Scenario) -> int:
+    """Tokens of all prompts."""
+    return sum(prompt_len(op.prompt) for op in scenario.operations if isinstance(op, Submit))
+
+
+def simplify(scenario: Scenario, breaks: Breaks, *, search: Search = one_by_one) -> Scenario:
     """Smallest scenario that steps of this module reach while ``breaks`` holds.
 
-    No operation of the result can be dropped alone.
+    No operation of the result can be dropped alone. It depends on ``search`` only in the time that
+    it takes.
     """
-    while (found := next(filter(breaks, _smaller(scenario)), None)) is not None:
+    scenario = _thinned(scenario, breaks, search)
+    while (found := search(breaks, _smaller(scenario))) is not None:
         scenario = found
     renamed = _renamed(scenario)
-    return renamed if breaks(renamed) else scenario
+    return renamed if renamed == scenario or breaks(renamed) else scenario
+
+
+def _thinned(scenario: Scenario, breaks: Breaks, search: Search) -> Scenario:
+    """Without whole requests, then without runs of operations: half of them, a quarter, ... two.
+
+    That is delta debugging; single operations are `_smaller`'s. A short scenario has nothing that
+    its single steps would not find as soon.
+    """
+    for fewer in (_without_requests, _without_run):
+        size = len(scenario.operations) // 2
+        while size > 1:
+            found = search(breaks, fewer(scenario, size))
+            if found is None:
+                size //= 2
+            else:
+                scenario = found
+                size = min(size, len(scenario.operations) // 2)
+    return scenario
+
+
+def _without_requests(scenario: Scenario, size: int) -> Iterator[Scenario]:
+    """Each run of ``size`` requests left out with all that names them, the latest first."""
+    names = requests_of(scenario.operations)
+    for start in reversed(range(0, len(names), size)):
+        gone = {*names[start : start + size]}
+        yield replace(
+            scenario,
+            operations=tuple(
+                operation
+                for operation in scenario.operations
+                if getattr(operation, "request", None) not in gone
+            ),
+        )
+
+
+def _without_run(scenario: Scenario, size: int) -> Iterator[Scenario]:
+    """Each run of ``size`` operations left out, the latest first."""
+    operations = scenario.operations
+    for start in reversed(range(0, len(operations), size)):
+        yield replace(scenario, operations=operations[:start] + operations[start + size :])
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios smaller by `scenario_size`, or with a simpler argument, the boldest first."""
+    """Scenarios smaller by `scenario_size`, or with simpler sizes or arguments, the boldest first.
+
+    Every step makes a number smaller and none that comes before it in `scenario_size`, in the
+    geometry or in the operations larger: so there is an end.
+    """
     yield from _merged(scenario)
     yield from _prompted(scenario)
+    yield from _without_run(scenario, 1)
+    geometry = scenario.geometry
+    for slots in _lower(geometry.slots):
+        yield replace(scenario, geometry=replace(geometry, slots=slots))
     operations = scenario.operations
-    for index in reversed(range(len(operations))):
-        yield replace(scenario, operations=operations[:index] + operations[index + 1 :])
-    for slots in range(1, scenario.geometry.slots):
-        yield replace(scenario, geometry=replace(scenario.geometry, slots=slots))
     for index, operation in enumerate(operations):
         for simpler in _simpler(operation):
             yield replace(
                 scenario, operations=(*operations[:index], simpler, *operations[index + 1 :])
             )
+    for window in _lower(geometry.window):
+        yield replace(scenario, geometry=replace(geometry, window=window))
+    for page_size in _lower(geometry.page_size):
+        pool_tokens = page_floor(geometry.pool_tokens, page_size)
+        sizes = replace(geometry, page_size=page_size, pool_tokens=pool_tokens)
+        yield replace(scenario, geometry=sizes)
+    for draft_tokens in _lower(geometry.draft_tokens):
+        yield replace(scenario, geometry=replace(geometry, draft_tokens=draft_tokens))
+    if (fitted := fit_pool(scenario)) != scenario:
+        yield fitted
+
+
+def _lower(value: int, least: int = 1) -> Iterator[int]:
+    """Numbers below ``value``: the least, then down by half of what is above it, a quarter, ..."""
+    if value > least:
+        yield least
+    step = (value - least) // 2
+    while step > 0:
+        yield value - step
+        step //= 2
+
+
+def fit_pool(scenario: Scenario) -> Scenario:
+    """With a pool no larger than the scenario can ever fill twice.
+
+    No smaller than that: a release that reuses less than another needs more pages, and would find
+    no room for what the other shows.
+    """
+    geometry, size = scenario.geometry, scenario.geometry.page_size
+    step = geometry.draft_tokens + 1
+    grown = step * sum(isinstance(op, Decode | Verify) for op in scenario.operations)
+    needed = sum(
+        page_ceil(prompt_len(op.prompt) + grown + step, size)
+        for op in scenario.operations
+        if isinstance(op, Submit)
+    )
+    roomy = page_ceil(max(LEAST_POOL, 2 * needed), size)
+    if roomy >= geometry.pool_tokens:
+        return scenario
+    return replace(scenario, geometry=replace(geometry, pool_tokens=roomy))
 
 
 def _merged(scenario: Scenario) -> Iterator[Scenario]:
@@ -85,24 +189,40 @@ def _merged(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _prompted(scenario: Scenario) -> Iterator[Scenario]:
-    """One step fewer: what a request decoded stands at the end of its prompt instead."""
+    """Fewer steps: what a request decoded stands at the end of its prompt instead.
+
+    All steps behind the request's submission in one go, then half of them, ...; then each alone.
+    """
     operations = scenario.operations
-    for index, step in enumerate(operations):
-        if not isinstance(step, Decode | Verify):
+    for before, operation in enumerate(operations):
+        if not isinstance(operation, Submit) or not operation.prompt:
             continue
-        for before, operation in enumerate(operations[:index]):
-            if isinstance(operation, Submit) and operation.prompt:
-                last = operation.prompt[-1]
-                longer = (*operation.prompt[:-1], Piece(last.text, last.until + 1))
-                yield replace(
-                    scenario,
-                    operations=(
-                        *operations[:before],
-                        replace(operation, prompt=longer),
-                        *operations[before + 1 : index],
-                        *operations[index + 1 :],
-                    ),
-                )
+        steps = [
+            index
+            for index, step in enumerate(operations)
+            if index > before and isinstance(step, Decode | Verify)
+        ]
+        count = len(steps)
+        while count > 1:
+            yield _with_longer_prompt(scenario, before, steps[:count])
+            count //= 2
+        for step in steps:
+            yield _with_longer_prompt(scenario, before, [step])
+
+
+def _with_longer_prompt(scenario: Scenario, submit: int, steps: Sequence[int]) -> Scenario:
+    operation, gone = scenario.operations[submit], {*steps}
+    assert isinstance(operation, Submit)
+    last = operation.prompt[-1]
+    longer = (*operation.prompt[:-1], Piece(last.text, last.until + len(steps)))
+    return replace(
+        scenario,
+        operations=tuple(
+            replace(operation, prompt=longer) if index == submit else each
+            for index, each in enumerate(scenario.operations)
+            if index not in gone
+        ),
+    )
 
 
 def _take_over(operation: Operation, gone: str, heir: str, longer: int) -> Operation:
@@ -123,12 +243,22 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
                 yield replace(operation, prompt=shorter)
         case Prefill(tokens=tokens) if tokens is not None:
             yield replace(operation, tokens=None)
+            for fewer in _lower(tokens):
+                yield replace(operation, tokens=fewer)
         case Decode(pad=pad) if pad:
             yield replace(operation, pad=0)
+            for fewer in _lower(pad):
+                yield replace(operation, pad=fewer)
+        case Evict(tokens=tokens):
+            for fewer in _lower(tokens):
+                yield replace(operation, tokens=fewer)
+        case Verify(accepted=accepted):
+            for fewer in _lower(accepted):
+                yield replace(operation, accepted=fewer)
 
 
 def _shorter(prompt: Prompt) -> Iterator[Prompt]:
-    """Prompts with one piece shortened, by half or by a token, and the later ones moved up.
+    """Prompts with one piece shortened, by half, a quarter, ..., and the later ones moved up.
 
     A piece without tokens of its own, or that the next one goes on from, is dropped.
     """
@@ -138,7 +268,7 @@ def _shorter(prompt: Prompt) -> Iterator[Prompt]:
         rest = prompt[index + 1 :]
         if (length <= 0 and len(prompt) > 1) or (rest and rest[0].text == piece.text):
             yield (*prompt[:index], *rest)
-        for less in dict.fromkeys((length // 2, 1)):
+        for less in [*(length - shorter for shorter in _lower(length)), 1]:
             if 0 < less < length or (less == length and len(prompt) > 1):
                 moved = tuple(Piece(p.text, max(0, p.until - less)) for p in prompt[index:])
                 kept = moved if less < length else moved[1:]

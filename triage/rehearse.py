@@ -20,6 +20,7 @@ from kvproof.model.facts import (
     Ended,
     EngineError,
     Fact,
+    Mode,
     Ran,
     Released,
     Skipped,
@@ -222,7 +223,7 @@ class _Recorder:
                 yield Ran(request=after.request, mode="verify", slot=request.slot,
                           start=start, end=start + self.geometry.draft_tokens)  # fmt: skip
             else:
-                mode = "prefill" if isinstance(operation, Prefill) else "decode"
+                mode: Mode = "prefill" if isinstance(operation, Prefill) else "decode"
                 yield Ran(
                     request=after.request, mode=mode, slot=request.slot, start=start, end=end
                 )

@@ -146,6 +146,13 @@ class EngineProcess:
             raise
         return facts
 
+    def interrupt(self) -> None:
+        """Kill the process from another thread; a play that waits for it ends with an error."""
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError):  # it is gone already
+                os.killpg(process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """End the process."""
         if self._process is not None:

@@ -1,0 +1,91 @@
+"""A case: what a file shows, be it a scenario or a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from kvproof.model.facts import Started, read_log
+from kvproof.model.monitor import Monitor
+from kvproof.model.scenario import BadFileError, Scenario, load_scenario
+from kvproof.model.verdict import Violation
+from kvproof.triage.lift import Lifter
+from kvproof.triage.symptoms import Symptom, choose, of_violation, symptoms_of
+
+_HEAD_BYTES = 1 << 16
+"""Of the first line of a log; a scenario may be all on one line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A scenario, and what is known to be wrong with it.
+
+    Attributes:
+        started: how the log begins; None for a scenario file.
+        found: what is wrong in the log, the worst first; empty for a scenario file.
+        violations: the log's violations by symptom.
+        facts: length of the log; 0 for a scenario file.
+    """
+
+    scenario: Scenario
+    started: Started | None = None
+    found: tuple[Symptom, ...] = ()
+    violations: dict[Symptom, Violation] | None = None
+    facts: int = 0
+
+
+def load_case(path: Path, *, wanted: str | None = None) -> Case:
+    """The case in a file. The scenario of a log ends with the step that breaks.
+
+    Args:
+        path: a scenario, or a log of any length, which is streamed.
+        wanted: a symptom, or an invariant; None for the worst.
+
+    Raises:
+        BadFileError: it is neither, or nothing that is wanted is wrong in the log.
+    """
+    try:
+        with path.open("rb") as file:
+            is_log = _begins_a_log(file.readline(_HEAD_BYTES))
+        if not is_log:
+            return Case(scenario=load_scenario(path))
+        return _case_of_log(path, wanted)
+    except OSError as error:
+        raise BadFileError(f"{path}: {error.strerror or error}") from error
+
+
+def _begins_a_log(line: bytes) -> bool:
+    try:
+        head = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(head, dict) and "fact" in head
+
+
+def _case_of_log(path: Path, wanted: str | None) -> Case:
+    monitor, lifter, count = Monitor(), Lifter(), 0
+    try:
+        with path.open("rb") as lines:
+            for fact in read_log(lines):
+                monitor.feed(fact)
+                lifter.feed(fact)
+                count += 1
+    except BadFileError as error:
+        raise BadFileError(f"{path}: {error}") from error
+    found = symptoms_of(monitor)
+    symptom = choose(found, wanted)
+    if symptom is None:
+        kept = f"breaks {wanted}" if wanted else "is wrong"
+        others = f"; it shows {', '.join(found)}" if found else ""
+        raise BadFileError(f"{path}: nothing in the log {kept}{others}")
+    violations = {of_violation(violation): violation for violation in monitor.by_severity()}
+    until = violations[symptom].step if symptom in violations else None
+    return Case(
+        scenario=lifter.scenario(until=until),
+        started=monitor.started,
+        found=(symptom, *(s for s in found if s != symptom)),
+        violations=violations,
+        facts=count,
+    )
