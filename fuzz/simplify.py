@@ -123,6 +123,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
             yield replace(
                 scenario, operations=(*operations[:index], simpler, *operations[index + 1 :])
             )
+    yield from _fewer_texts(scenario)
     for window in _lower(geometry.window):
         yield replace(scenario, geometry=replace(geometry, window=window))
     for page_size in _lower(geometry.page_size):
@@ -275,25 +276,68 @@ def _shorter(prompt: Prompt) -> Iterator[Prompt]:
                 yield (*prompt[:index], *kept)
 
 
+def _fewer_texts(scenario: Scenario) -> Iterator[Scenario]:
+    """One text fewer: another goes on in its place, an earlier one if possible."""
+    texts = _texts_of(scenario)
+    for gone in reversed(texts):
+        for heir in texts:
+            if heir != gone:
+                yield replace(
+                    scenario,
+                    operations=tuple(
+                        replace(operation, prompt=_retold(operation.prompt, gone, heir))
+                        if isinstance(operation, Submit)
+                        else operation
+                        for operation in scenario.operations
+                    ),
+                )
+
+
+def _retold(prompt: Prompt, gone: str, heir: str) -> Prompt:
+    retold: list[Piece] = []
+    for piece in prompt:
+        text = heir if piece.text == gone else piece.text
+        if retold and retold[-1].text == text:
+            retold.pop()
+        retold.append(Piece(text, piece.until))
+    return tuple(retold)
+
+
+def _texts_of(scenario: Scenario) -> list[str]:
+    """Texts in order of first appearance."""
+    return list(
+        dict.fromkeys(
+            piece.text
+            for operation in scenario.operations
+            if isinstance(operation, Submit)
+            for piece in operation.prompt
+        )
+    )
+
+
 def _renamed(scenario: Scenario) -> Scenario:
-    """The same scenario with its requests, and the texts named after them, called A, B, C, ..."""
+    """The same scenario with its requests called A, B, C, ..., and texts after who ends in them."""
     names = requests_of(scenario.operations)
-    texts = [
-        piece.text
-        for operation in scenario.operations
-        if isinstance(operation, Submit)
-        for piece in operation.prompt
-    ]
-    known = dict.fromkeys([*names, *texts])
-    if len(known) > len(string.ascii_uppercase):
+    texts = _texts_of(scenario)
+    letters = iter(string.ascii_uppercase)
+    if len(names) + len(texts) > len(string.ascii_uppercase):
         return scenario
-    new = dict(zip(known, string.ascii_uppercase, strict=False))
+    new = dict(zip(names, letters, strict=False))
+    told: dict[str, str] = {}
+    for operation in scenario.operations:
+        if isinstance(operation, Submit) and operation.prompt:
+            own = new[operation.request]
+            if own not in told.values():
+                told.setdefault(operation.prompt[-1].text, own)
+    for text in texts:
+        if text not in told:
+            told[text] = next(letters)
 
     def rename(operation: Operation) -> Operation:
         if isinstance(operation, Submit):
             return Submit(
                 request=new[operation.request],
-                prompt=tuple(Piece(new[p.text], p.until) for p in operation.prompt),
+                prompt=tuple(Piece(told[p.text], p.until) for p in operation.prompt),
             )
         name = getattr(operation, "request", None)
         return operation if name is None else replace(operation, request=new.get(name, name))

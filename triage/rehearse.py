@@ -224,9 +224,7 @@ class _Recorder:
                           start=start, end=start + self.geometry.draft_tokens)  # fmt: skip
             else:
                 mode: Mode = "prefill" if isinstance(operation, Prefill) else "decode"
-                yield Ran(
-                    request=after.request, mode=mode, slot=request.slot, start=start, end=end
-                )
+                yield Ran(request=after.request, mode=mode, slot=request.slot, start=start, end=end)
             request.computed = end
             if not after.prefilling:
                 request.length = end + 1  # the sampled token is not computed yet
