@@ -24,6 +24,7 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
     prompt_len,
+    request_of,
     requests_of,
 )
 from kvproof.spec.pages import page_ceil, page_floor
@@ -91,9 +92,7 @@ def _without_requests(scenario: Scenario, size: int) -> Iterator[Scenario]:
         yield replace(
             scenario,
             operations=tuple(
-                operation
-                for operation in scenario.operations
-                if getattr(operation, "request", None) not in gone
+                operation for operation in scenario.operations if request_of(operation) not in gone
             ),
         )
 
@@ -180,7 +179,7 @@ def _merged(scenario: Scenario) -> Iterator[Scenario]:
                     operations=tuple(
                         _take_over(operation, gone, heir, longer)
                         for operation in scenario.operations
-                        if getattr(operation, "request", None) != gone
+                        if request_of(operation) != gone
                     ),
                 )
                 yield fewer
@@ -339,7 +338,7 @@ def _renamed(scenario: Scenario) -> Scenario:
                 request=new[operation.request],
                 prompt=tuple(Piece(told[p.text], p.until) for p in operation.prompt),
             )
-        name = getattr(operation, "request", None)
+        name = request_of(operation)
         return operation if name is None else replace(operation, request=new.get(name, name))
 
     return replace(scenario, operations=tuple(map(rename, scenario.operations)))

@@ -23,6 +23,7 @@ from kvproof.model.scenario import (
     Scenario,
     Submit,
     Verify,
+    request_of,
     requests_of,
     same_prefix,
 )
@@ -63,7 +64,7 @@ def _parties(scenario: Scenario, violation: Violation | None) -> list[str]:
     """Names of the requests that a violation speaks of, then of those that share its prefix."""
     evidence = violation.evidence if violation is not None else None
     if evidence is None:
-        named = (getattr(op, "request", None) for op in reversed(scenario.operations))
+        named = (request_of(op) for op in reversed(scenario.operations))
         return [name for name in named if name is not None][:1]
     reader = evidence.reader
     sharers = _sharers(scenario, reader.request, reader.matched_len)
@@ -104,7 +105,7 @@ class _Part:
             if isinstance(operation, Decode | Verify):
                 for name in alive:
                     lives[name].append(operation)
-            elif (name := getattr(operation, "request", None)) in lives:
+            elif (name := request_of(operation)) is not None and name in lives:
                 lives[name].append(operation)
                 _follow(alive, operation)
         last = self.names[0] if self.names else None
@@ -122,7 +123,7 @@ class _Part:
         kept: list[Operation] = []
         chosen = {*self.names}
         for operation in self.whole.operations:
-            name = getattr(operation, "request", None)
+            name = request_of(operation)
             if isinstance(operation, Decode | Verify):
                 if alive:
                     kept.append(operation)
@@ -141,7 +142,7 @@ class _Part:
         peak = 1
         chosen = {*self.names}
         for operation in self.whole.operations:
-            if getattr(operation, "request", None) in chosen:
+            if request_of(operation) in chosen:
                 _follow(alive, operation)
                 peak = max(peak, len(alive))
         return peak

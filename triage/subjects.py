@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvproof.fuzz.drivers.wire import Backend
@@ -74,7 +74,7 @@ class EngineSubject:
 class ModelSubject:
     """The reference engine under one policy, in this process."""
 
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
 
     @property
     def name(self) -> str:
