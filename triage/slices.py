@@ -105,8 +105,8 @@ class _Part:
             if isinstance(operation, Decode | Verify):
                 for name in alive:
                     lives[name].append(operation)
-            elif (name := request_of(operation)) is not None and name in lives:
-                lives[name].append(operation)
+            elif (one := request_of(operation)) is not None and one in lives:
+                lives[one].append(operation)
                 _follow(alive, operation)
         last = self.names[0] if self.names else None
         operations: list[Operation] = []
