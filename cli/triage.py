@@ -7,23 +7,40 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli.fuzz import paint
-from kvproof.cli.output import ExitCode, JsonOption, Reporter, errors, progress, show
+from kvproof.cli.output import (
+    ExitCode,
+    JsonOption,
+    Reporter,
+    errors,
+    plain_table,
+    progress,
+    show,
+)
 from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
 from kvproof.fuzz.simplify import scenario_tokens
 from kvproof.fuzz.story import spell_operation, tell
+from kvproof.fuzz.targets import REGISTRY
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import encode_fact
 from kvproof.model.scenario import Scenario, encode_scenario
+from kvproof.triage.bisect import (
+    Bisection,
+    Change,
+    Player,
+    bisect_releases,
+    releases_between,
+)
 from kvproof.triage.cache import ResultCache
 from kvproof.triage.case import Case, load_case
+from kvproof.triage.commits import bisect_commits
 from kvproof.triage.minimise import Kept, Minimiser, NotBrokenError, Watcher
 from kvproof.triage.subjects import Subject, find_subjects
 from kvproof.triage.symptoms import Symptom, refuse_unknown
@@ -198,3 +215,109 @@ def _write(path: Path, data: bytes) -> None:
         raise EngineError(
             f"{path} cannot be written: {error.strerror}", fix="give another folder with --out"
         ) from error
+
+
+def bisect(
+    file: FileArgument,
+    engines: Annotated[
+        str | None,
+        typer.Option(help="Releases, e.g. 0.5.12..0.5.23. All are played; missing ones installed."),
+    ] = None,
+    checkout: Annotated[
+        Path | None, typer.Option(help="A git checkout of the engine instead; it is only read.")
+    ] = None,
+    good: Annotated[str | None, typer.Option(help="A revision that holds.")] = None,
+    bad: Annotated[str | None, typer.Option(help="A revision that breaks.")] = None,
+    construction: Annotated[
+        str, typer.Option(help="How the radix cache is built; `registry` is a release's own way.")
+    ] = REGISTRY,
+    invariant: InvariantOption = None,
+    backend: Annotated[
+        Literal["interpreter", "rules"],
+        typer.Option(help="Who names the ring rows: the real kernels, or the specification."),
+    ] = "interpreter",
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Engine processes. Default: one a core.")
+    ] = None,
+    timeout: TimeoutOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Say in which release, or at which commit, a scenario began to break and where it stopped.
+
+    What cannot be played there is skipped with its reason, and is neither good nor bad.
+
+    Exit code 0 if the question is answered, 2 for a set-up error or if nothing could be played.
+    """
+    refuse_unknown(invariant)
+    if (engines is None) == (checkout is None) or (checkout is None) != (
+        good is None or bad is None
+    ):
+        raise EngineError(
+            "it is not said what to search",
+            fix="give --engines 0.5.12..0.5.23, or --checkout FOLDER --good REVISION "
+            "--bad REVISION",
+        )
+    with progress("bisecting") as report, _cache() as cache:
+        store = EngineStore(report=report)
+        player = Player(
+            scenario=load_case(file, wanted=invariant).scenario,
+            cache=cache,
+            construction=construction,
+            backend=backend,
+            timeout=timeout,
+            report=report,
+        )
+        if engines is not None:
+            found = bisect_releases(
+                player,
+                releases_between(engines, store),
+                store,
+                wanted=invariant,
+                jobs=jobs or os.cpu_count() or 1,
+            )
+        else:
+            assert checkout is not None
+            assert good is not None
+            assert bad is not None
+            found = bisect_commits(player, checkout, store, good=good, bad=bad, wanted=invariant)
+    show(_bisected(found), found, as_json=as_json)
+
+
+VERDICT_STYLES = {"good": "green", "bad": "red", "skipped": "yellow"}
+
+
+def _bisected(found: Bisection) -> RenderableType:
+    table = plain_table("version", "verdict", "")
+    for each in found.versions:
+        table.add_row(
+            each.version, Text(each.verdict, VERDICT_STYLES[each.verdict]), Text(each.reason)
+        )
+    if found.symptom is None:
+        return Group(table, "", "Nothing breaks in any of them.")
+    parts: list[RenderableType] = [
+        Text(f"{found.symptom} (construction {found.construction}, backend {found.backend})"),
+        table,
+        "",
+    ]
+    parts += [Text(_change(change)) for change in found.changes]
+    if not found.changes:
+        parts.append("There is no change between those that could be judged.")
+    if found.first_bad is not None:
+        after = found.first_good_after or "none"
+        parts.append(Text(f"First bad: {found.first_bad}. First good after it: {after}.", "bold"))
+        if all(each.verdict != "good" for each in found.versions_before_bad):
+            parts.append("No good one comes before it: it may have come in earlier.")
+    if found.assumes_one_change:
+        parts.append("Not every commit was played: that there is only one change is assumed.")
+    return Group(*parts)
+
+
+def _change(change: Change) -> str:
+    words = {"bad": "broke", "good": "was mended"}
+    at = f"in {change.after}"
+    if change.skipped:
+        at = f"in one of {', '.join((*change.skipped, change.after))}"
+    other = "good" if change.verdict == "bad" else "bad"
+    return f"It {words[change.verdict]} {at}: {change.before} is {other}, {change.after} " + (
+        change.verdict + "."
+    )

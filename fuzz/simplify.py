@@ -60,8 +60,12 @@ def simplify(scenario: Scenario, breaks: Breaks, *, search: Search = one_by_one)
     it takes.
     """
     scenario = _thinned(scenario, breaks, search)
-    while (found := search(breaks, _smaller(scenario))) is not None:
-        scenario = found
+    before = None
+    while scenario != before:
+        before = scenario
+        for smaller in (_fewer_operations, _simpler_rest):
+            while (found := search(breaks, smaller(scenario))) is not None:
+                scenario = found
     renamed = _renamed(scenario)
     return renamed if renamed == scenario or breaks(renamed) else scenario
 
@@ -69,8 +73,7 @@ def simplify(scenario: Scenario, breaks: Breaks, *, search: Search = one_by_one)
 def _thinned(scenario: Scenario, breaks: Breaks, search: Search) -> Scenario:
     """Without whole requests, then without runs of operations: half of them, a quarter, ... two.
 
-    That is delta debugging; single operations are `_smaller`'s. A short scenario has nothing that
-    its single steps would not find as soon.
+    That is delta debugging; single operations are `_fewer_operations`'s.
     """
     for fewer in (_without_requests, _without_run):
         size = len(scenario.operations) // 2
@@ -104,15 +107,18 @@ def _without_run(scenario: Scenario, size: int) -> Iterator[Scenario]:
         yield replace(scenario, operations=operations[:start] + operations[start + size :])
 
 
-def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios smaller by `scenario_size`, or with simpler sizes or arguments, the boldest first.
-
-    Every step makes a number smaller and none that comes before it in `scenario_size`, in the
-    geometry or in the operations larger: so there is an end.
-    """
+def _fewer_operations(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios with fewer operations, the boldest first."""
     yield from _merged(scenario)
     yield from _prompted(scenario)
     yield from _without_run(scenario, 1)
+
+
+def _simpler_rest(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios with as many operations, and one thing about them smaller or simpler.
+
+    Every step makes a number smaller and none larger that comes before it here: so there is an end.
+    """
     geometry = scenario.geometry
     for slots in _lower(geometry.slots):
         yield replace(scenario, geometry=replace(geometry, slots=slots))

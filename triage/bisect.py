@@ -127,6 +127,12 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
             assumes_one_change=assumes_one_change,
         )
 
+    @property
+    def versions_before_bad(self) -> tuple[Judged, ...]:
+        """Verdicts of what is older than the first bad version."""
+        names = [each.version for each in self.versions]
+        return self.versions[: names.index(self.first_bad)] if self.first_bad else ()
+
 
 @dataclass(kw_only=True, slots=True)
 class Player:
@@ -142,8 +148,11 @@ class Player:
     def on_release(self, version: str, store: EngineStore) -> Seen:
         """Play on a release; it is installed if it is not."""
         try:
-            engine = store.add(version, unpinned=version not in store.releases)
-            [target] = find_targets([f"{engine.name}:{self.construction}"], store)
+            try:
+                store.find(version)
+            except EngineError:
+                store.add(version, unpinned=version not in store.releases)
+            [target] = find_targets([f"{version}:{self.construction}"], store)
             return self.on_subject(version, EngineSubject(target))
         except EngineError as error:
             return Seen(version=version, unusable=error.cause)
