@@ -35,6 +35,7 @@ from kvproof.triage.symptoms import (
     Symptom,
     choose,
     invariant_of,
+    shows,
     symptoms_of,
 )
 
@@ -234,7 +235,12 @@ def worst_of(seen: Iterable[Seen], wanted: str | None) -> Symptom | None:
 def judge(seen: Sequence[Seen], symptom: Symptom | None) -> tuple[Judged, ...]:
     """Verdicts; see this module's text."""
     # What a bad version refuses too has no part in what breaks there.
-    idle = {step for each in seen if symptom in each.symptoms for step in each.refused}
+    idle = {
+        step
+        for each in seen
+        if symptom is not None and shows(each.symptoms, symptom)
+        for step in each.refused
+    }
     return tuple(_judged(each, symptom, idle) for each in seen)
 
 
@@ -245,7 +251,7 @@ def _judged(seen: Seen, symptom: Symptom | None, idle: set[int]) -> Judged:
     others = ", ".join(s for s in seen.symptoms if s != symptom)
     if seen.unusable:
         return skipped(seen.unusable)
-    if symptom is not None and symptom in seen.symptoms:
+    if symptom is not None and shows(seen.symptoms, symptom):
         return Judged(version=seen.version, verdict="bad", reason=others and f"also: {others}")
     for other in seen.symptoms:
         if invariant_of(other) == ENGINE_ERROR:

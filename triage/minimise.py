@@ -30,7 +30,7 @@ from kvproof.triage.cache import ResultCache, key_of
 from kvproof.triage.case import Case
 from kvproof.triage.slices import slices
 from kvproof.triage.subjects import Subject
-from kvproof.triage.symptoms import Symptom, choose, of_violation, symptoms_of
+from kvproof.triage.symptoms import Symptom, choose, of_violation, shows, symptoms_of
 from kvproof.triage.trials import Trials
 
 BACKENDS: tuple[Backend, ...] = ("rules", KERNELS)
@@ -163,7 +163,7 @@ class Minimiser:
             tries=tries,
             recalled=recalled,
             seconds=time.monotonic() - began,
-            confirmed=symptom in symptoms_of(monitor),
+            confirmed=shows(symptoms_of(monitor), symptom),
             deterministic=same,
         )
         return Kept(result, tuple(log))
@@ -202,7 +202,7 @@ class Minimiser:
         return None if part is None else (symptom, part)
 
     def _breaks(self, trials: Trials, symptom: Symptom) -> Breaks:
-        return lambda candidate: symptom in trials.symptoms(candidate)
+        return lambda candidate: shows(trials.symptoms(candidate), symptom)
 
     def _search(self, trials: Trials) -> _Search:
         return _Search(trials, self.watcher)

@@ -21,7 +21,9 @@ Symptom: TypeAlias = str
 ENGINE_ERROR = "engine error"
 TIMED_OUT: Symptom = f"{ENGINE_ERROR}/timed out"
 
-_RAISED = re.compile(r"(?P<type>[\w.]+): .*?(?: at (?P<file>\S+):\d+ in (?P<function>\S+))?")
+_RAISED = re.compile(
+    r"(?P<type>[\w.]+)(?:: .*?)?(?: at (?P<file>\S+):\d+ in (?P<function>\S+))?", re.DOTALL
+)
 
 
 def of_violation(violation: Violation) -> Symptom:
@@ -47,6 +49,16 @@ def symptoms_of(monitor: Monitor) -> tuple[Symptom, ...]:
     return (*errors, *map(of_violation, monitor.by_severity()))
 
 
+def shows(found: Iterable[Symptom], symptom: Symptom) -> bool:
+    """Whether a symptom is among those found.
+
+    A recorder leaves out where an engine raised, so its logs show an exception's type alone: that
+    stands for the same type at any place.
+    """
+    anywhere = f"{symptom} in " if invariant_of(symptom) == ENGINE_ERROR else None
+    return any(each == symptom or (anywhere and each.startswith(anywhere)) for each in found)
+
+
 def invariant_of(symptom: Symptom) -> str:
     """The invariant that is broken, or ``engine error``."""
     return symptom.partition("/")[0]
@@ -61,8 +73,4 @@ def refuse_unknown(wanted: str | None) -> None:
     """Raise SetupError unless ``wanted`` is nothing, or names an invariant or a symptom."""
     known = [*INVARIANTS, ENGINE_ERROR]
     if wanted is not None and invariant_of(wanted) not in known:
-        raise SetupError(f"no invariant {wanted!r}", fix=f"choose one of {_listed(known)}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+        raise SetupError(f"no invariant {wanted!r}", fix=f"choose one of {', '.join(known)}")
