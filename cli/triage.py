@@ -194,8 +194,12 @@ def _told(kept: Kept, path: Path) -> RenderableType:
     of_log = f" of a log of {result.facts} facts" if result.facts else ""
     parts.append(
         f"From {result.operations_before} operations{of_log} to {result.operations}, from "
-        f"{result.tokens_before} tokens to {result.tokens}, in {result.seconds:.1f} s and "
-        f"{result.tries} tries ({result.recalled} known from before)."
+        f"{result.tokens_before} tokens to {result.tokens}, "
+        + (
+            f"in {result.seconds:.1f} s and {result.tries} tries ({result.recalled} played before)."
+            if result.tries
+            else "known from an earlier run."
+        )
     )
     if not result.confirmed:
         parts.append(Text("The real kernels do not repeat it.", "bold red"))

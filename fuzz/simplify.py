@@ -14,8 +14,10 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from kvproof.model.scenario import (
+    Abort,
     Decode,
     Evict,
+    Finish,
     Operation,
     Piece,
     Prefill,
@@ -112,6 +114,7 @@ def _fewer_operations(scenario: Scenario) -> Iterator[Scenario]:
     yield from _merged(scenario)
     yield from _prompted(scenario)
     yield from _without_run(scenario, 1)
+    yield from _unfinished(scenario)
 
 
 def _simpler_rest(scenario: Scenario) -> Iterator[Scenario]:
@@ -229,6 +232,15 @@ def _with_longer_prompt(scenario: Scenario, submit: int, steps: Sequence[int]) -
             if index not in gone
         ),
     )
+
+
+def _unfinished(scenario: Scenario) -> Iterator[Scenario]:
+    """One step fewer: a request stays in its slot, and the others have one more."""
+    more = replace(scenario.geometry, slots=scenario.geometry.slots + 1)
+    for index, operation in enumerate(scenario.operations):
+        if isinstance(operation, Finish | Abort):
+            kept = (*scenario.operations[:index], *scenario.operations[index + 1 :])
+            yield replace(scenario, geometry=more, operations=kept)
 
 
 def _take_over(operation: Operation, gone: str, heir: str, longer: int) -> Operation:

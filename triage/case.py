@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from kvproof.model.facts import Started, read_log
-from kvproof.model.monitor import Monitor
+from kvproof.model.facts import Fact, Started, read_log
+from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import BadFileError, Scenario, load_scenario
 from kvproof.model.verdict import Violation
 from kvproof.triage.lift import Lifter
@@ -23,16 +25,17 @@ class Case:
     """A scenario, and what is known to be wrong with it.
 
     Attributes:
+        scenario: where something is known, it ends with the step that shows it.
         started: how the log begins; None for a scenario file.
-        found: what is wrong in the log, the worst first; empty for a scenario file.
-        violations: the log's violations by symptom.
+        found: what is wrong, the worst first; empty if it was not played yet.
+        violations: the violations among those.
         facts: length of the log; 0 for a scenario file.
     """
 
     scenario: Scenario
     started: Started | None = None
     found: tuple[Symptom, ...] = ()
-    violations: dict[Symptom, Violation] | None = None
+    violations: dict[Symptom, Violation] = field(default_factory=dict)
     facts: int = 0
 
 
@@ -77,15 +80,30 @@ def _case_of_log(path: Path, wanted: str | None) -> Case:
     found = symptoms_of(monitor)
     symptom = choose(found, wanted)
     if symptom is None:
-        kept = f"breaks {wanted}" if wanted else "is wrong"
+        what = f"breaks {wanted}" if wanted else "is wrong"
         others = f"; it shows {', '.join(found)}" if found else ""
-        raise BadFileError(f"{path}: nothing in the log {kept}{others}")
+        raise BadFileError(f"{path}: nothing in the log {what}{others}")
     violations = {of_violation(violation): violation for violation in monitor.by_severity()}
     until = violations[symptom].step if symptom in violations else None
     return Case(
         scenario=lifter.scenario(until=until),
         started=monitor.started,
-        found=(symptom, *(s for s in found if s != symptom)),
+        found=found,
         violations=violations,
         facts=count,
+    )
+
+
+def case_of_play(scenario: Scenario, log: Sequence[Fact], wanted: str | None) -> Case:
+    """What a scenario shows where it was played."""
+    monitor = check(log)
+    found = symptoms_of(monitor)
+    violations = {of_violation(violation): violation for violation in monitor.by_severity()}
+    shown = violations.get(choose(found, wanted) or "")
+    # An engine that failed did so in the last step that it began.
+    end = monitor.steps if shown is None else shown.step + 1
+    return Case(
+        scenario=replace(scenario, operations=scenario.operations[:end]),
+        found=found,
+        violations=violations,
     )

@@ -27,7 +27,7 @@ from kvproof.model.monitor import check
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Violation
 from kvproof.triage.cache import ResultCache, key_of
-from kvproof.triage.case import Case
+from kvproof.triage.case import Case, case_of_play
 from kvproof.triage.slices import slices
 from kvproof.triage.subjects import Subject
 from kvproof.triage.symptoms import Symptom, choose, of_violation, shows, symptoms_of
@@ -46,7 +46,8 @@ class Minimised(msgspec.Struct, frozen=True, kw_only=True):
         violation: as the real kernels show it; None if they do not, or for an engine's failure.
         facts: length of the log that it began with; 0 for a scenario.
         tokens: of all prompts.
-        tries: scenarios that were looked at, ``recalled`` of them from an earlier run.
+        tries: scenarios that were looked at, ``recalled`` of them without a play, since they were
+            played before; 0 where the whole result is an earlier run's.
         confirmed: the real kernels (the model has none) show the same symptom.
         deterministic: two plays gave the same bytes.
     """
@@ -123,7 +124,8 @@ class Minimiser:
             kept = msgspec.json.decode(known, type=Kept)
             self.watcher.looking_for(kept.result.symptom, subject.name)
             self.watcher.better(kept.result.scenario)
-            return kept
+            spent = {"tries": 0, "recalled": 0, "seconds": time.monotonic() - began}
+            return Kept(msgspec.structs.replace(kept.result, **spent), kept.log)
         kept = self._run(case, subject, wanted, began)
         if kept.result.confirmed:
             self.cache.put(key, msgspec.json.encode(kept))
@@ -131,7 +133,9 @@ class Minimiser:
 
     def _run(self, case: Case, subject: Subject, wanted: str | None, began: float) -> Kept:
         tries = recalled = 0
-        for backend in BACKENDS:
+        # A log whose rows the rules named holds nothing that needs the kernels.
+        named_by_rules = case.started is not None and case.started.backend == "rules"
+        for backend in BACKENDS[:1] if named_by_rules else BACKENDS:
             with self._trials(subject, backend) as trials:
                 found = self._sliced(case, trials, wanted)
                 if found is not None:
@@ -184,21 +188,14 @@ class Minimiser:
         self, case: Case, trials: Trials, wanted: str | None
     ) -> tuple[Symptom, Scenario] | None:
         """What breaks, and a part of the case that shows it; None if nothing does."""
-        if case.violations is None:
-            monitor = check(trials.play(case.scenario))
-            symptom = choose(symptoms_of(monitor), wanted)
-            violations = {of_violation(v): v for v in monitor.by_severity()}
-        else:
-            symptom, violations = choose(case.found, wanted), case.violations
+        if case.started is None:
+            case = case_of_play(case.scenario, trials.play(case.scenario), wanted)
+        symptom = choose(case.found, wanted)
         if symptom is None:
             return None
         self.watcher.looking_for(symptom, trials.subject.name)
-        violation = violations.get(symptom)
-        scenario = case.scenario
-        if violation is not None and case.violations is None:
-            operations = scenario.operations[: violation.step + 1]
-            scenario = msgspec.structs.replace(scenario, operations=operations)
-        part = self._search(trials)(self._breaks(trials, symptom), slices(scenario, violation))
+        candidates = slices(case.scenario, case.violations.get(symptom))
+        part = self._search(trials)(self._breaks(trials, symptom), candidates)
         return None if part is None else (symptom, part)
 
     def _breaks(self, trials: Trials, symptom: Symptom) -> Breaks:

@@ -101,7 +101,7 @@ class _Server:
 
 
 def busy_run(
-    *, requests: int, seed: int = 0, geometry: Geometry = BUSY, answer: int = 16
+    *, requests: int, seed: int = 0, geometry: Geometry = BUSY, answer: int = 20
 ) -> Scenario:
     """A server's run with shared prefixes and chat turns, and one stale decode without a cap.
 

@@ -30,6 +30,10 @@ from kvproof.model.scenario import (
 from kvproof.model.verdict import Violation
 
 
+FEW = 16
+"""Requests up to which it is tried to serve them in fewer slots than they had."""
+
+
 def slices(scenario: Scenario, violation: Violation | None) -> Iterator[Scenario]:
     """Scenarios made of some of a scenario's requests; the last one is the scenario itself.
 
@@ -40,7 +44,10 @@ def slices(scenario: Scenario, violation: Violation | None) -> Iterator[Scenario
     tried: set[Scenario] = set()
     for names in _growing(_parties(scenario, violation), requests_of(scenario.operations)):
         part = _Part(scenario, names)
-        for candidate in (part.one_by_one(), part.in_order(part.peak), part.in_order(None)):
+        candidates = [part.in_order(None)]
+        if len(names) <= FEW:
+            candidates = [part.one_by_one(), part.in_order(part.peak), *candidates]
+        for candidate in candidates:
             fitted = fit_pool(candidate)
             if fitted not in tried:
                 tried.add(fitted)

@@ -34,7 +34,7 @@ class Trials:
 
     Attributes:
         code: what plays depend on besides scenario and backend.
-        played: scenarios that were played; ``recalled`` were known from an earlier time.
+        played: scenarios that were played; ``recalled`` had been before, in this run or another.
         tick: called after each play in whatever thread it was.
     """
 

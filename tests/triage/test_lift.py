@@ -173,7 +173,9 @@ def test_answers_that_part_later_are_two_texts() -> None:
         answered("A", ("p", 2), ("same", 4), ("one way", 6)), END,
         answered("B", ("p", 2), ("same", 4), ("other way", 6)),
         submitted("C", ("p", 2), ("same", 4), ("other way", 6), ("new", 8)),
-    ) == {"A": [("A", 2)], "B": [("A", 2), ("B", 2)], "C": [("A", 2), ("B", 6), ("C", 8)]}  # fmt: skip
+    ) == {
+        "A": [("A", 2)], "B": [("A", 2), ("B", 2)], "C": [("A", 2), ("B", 6), ("C", 8)],
+    }  # fmt: skip
 
 
 def test_a_name_may_be_used_again() -> None:
