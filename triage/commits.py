@@ -18,11 +18,11 @@ from pathlib import Path
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import DISTRIBUTION, Engine, EngineStore
-from kvproof.triage.bisect import Bisection, Judgement, Player, Seen, judge, worst_of
+from kvproof.triage.bisect import Bisection, Player, Seen, judge, worst_of
 from kvproof.triage.subjects import EngineSubject
 
+# With only skipped commits left git fails, having said so.
 _ENDED = re.compile(r"is the first \w+ commit|only 'skip'ped commits left")
-_TERM: dict[Judgement, str] = {"good": "good", "bad": "bad", "skipped": "skip"}
 _SHORT = 12
 
 
@@ -47,7 +47,7 @@ class Repository:
             done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         except OSError as error:
             raise EngineError(f"git cannot be run: {error.strerror}", fix="install git") from error
-        if done.returncode:
+        if done.returncode and not _ENDED.search(done.stdout):
             said = (done.stderr or done.stdout).strip().splitlines() or ["it fails"]
             raise EngineError(
                 f"git {arguments[0]}: {said[-1].removeprefix('fatal: ')}",
@@ -62,14 +62,15 @@ class Repository:
 
     def is_ancestor(self, one: str, other: str) -> bool:
         """Whether ``other`` contains ``one``."""
-        return self.git("merge-base", "--all", one, other).splitlines() == [one]
+        return self.git("rev-list", "--count", one, f"^{other}") == "0"
 
     @contextmanager
     def scratch(self) -> Iterator[Repository]:
         """A clone without files of its own, gone at the end."""
         with tempfile.TemporaryDirectory(prefix="kvproof-bisect-") as folder:
             clone = Path(folder) / "engine"
-            self.git("clone", "--shared", "--no-checkout", "--quiet", ".", str(clone))
+            root = self.git("rev-parse", "--show-toplevel")
+            self.git("clone", "--shared", "--no-checkout", "--quiet", root, str(clone))
             yield Repository(clone)
 
 
@@ -121,14 +122,16 @@ def bisect_commits(
                 f"{good} is not good but {ends[1].verdict}: {ends[1].reason or symptom}",
                 fix="give a --good revision at which the scenario holds",
             )
-        before = "good" if old == is_good else "bad"
-        after = "bad" if before == "good" else "good"
-        said = clone.git("bisect", "start", f"--term-old={before}", f"--term-new={after}", new, old)
+        # git's own "good" and "bad" stand for before and after; ours may be the other way round.
+        terms = {"skipped": "skip", "good": "old", "bad": "new"}
+        if new == is_good:
+            terms |= {"good": "new", "bad": "old"}
+        said = clone.git("bisect", "start", "--term-old=old", "--term-new=new", new, old)
         while not _ENDED.search(said):
             name = clone.commit("HEAD")
             seen[name] = commits.seen(name, checked_out=True)
             [_, judged] = judge([seen[is_bad], seen[name]], symptom)
-            said = clone.git("bisect", _TERM[judged.verdict])
+            said = clone.git("bisect", terms[judged.verdict])
         ordered = clone.git("rev-list", "--reverse", "--topo-order", f"{old}..{new}").splitlines()
         order = {name: number for number, name in enumerate([old, *ordered])}
         names = sorted(seen, key=order.__getitem__)
