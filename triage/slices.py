@@ -29,7 +29,6 @@ from kvproof.model.scenario import (
 )
 from kvproof.model.verdict import Violation
 
-
 FEW = 16
 """Requests up to which it is tried to serve them in fewer slots than they had."""
 
