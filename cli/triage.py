@@ -36,7 +36,7 @@ from kvproof.triage.bisect import (
     Change,
     Player,
     bisect_releases,
-    releases_between,
+    releases_named,
 )
 from kvproof.triage.cache import ResultCache
 from kvproof.triage.case import Case, load_case
@@ -225,7 +225,10 @@ def bisect(
     file: FileArgument,
     engines: Annotated[
         str | None,
-        typer.Option(help="Releases, e.g. 0.5.12..0.5.23. All are played; missing ones installed."),
+        typer.Option(
+            help="Releases, e.g. 0.5.12..0.5.23 or 0.5.15,0.5.23. All are played; missing ones are "
+            "installed."
+        ),
     ] = None,
     checkout: Annotated[
         Path | None, typer.Option(help="A git checkout of the engine instead; it is only read.")
@@ -274,7 +277,7 @@ def bisect(
         if engines is not None:
             found = bisect_releases(
                 player,
-                releases_between(engines, store),
+                releases_named(engines, store),
                 store,
                 wanted=invariant,
                 jobs=jobs or os.cpu_count() or 1,

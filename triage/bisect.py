@@ -10,7 +10,7 @@ room for a step, or the invariant breaks for another cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -290,29 +290,37 @@ def changes_of(judged: Sequence[Judged]) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def releases_between(text: str, store: EngineStore) -> list[str]:
-    """Releases of a range ``0.5.12..0.5.23``, both ends included, oldest first.
+def releases_named(text: str, store: EngineStore) -> list[str]:
+    """Releases by name and by range: ``0.5.12..0.5.23``, ``0.5.15,0.5.20..0.5.23``; oldest first.
 
-    The supported ones and those that are installed are known.
+    Both ends are part of a range. The supported releases and those that are installed are known.
 
     Raises:
-        EngineError: it is no range, an end is not known, or nothing lies between the two.
+        EngineError: it is no such list, or a release is not known.
     """
     installed = [each.version for each in store.list() if each.source == "pypi"]
     known = {Version(each): each for each in (*store.releases, *installed)}
-    ends = text.split("..")
+    found: set[Version] = set()
+    for part in text.split(","):
+        first, last = _ends(part, known)
+        if first > last:
+            raise EngineError(f"{first} is newer than {last}", fix=f"write {last}..{first}")
+        found |= {version for version in known if first <= version <= last}
+    return [known[version] for version in sorted(found)]
+
+
+def _ends(part: str, known: Mapping[Version, str]) -> tuple[Version, Version]:
     try:
-        first, last = (Version(end) for end in ends)
+        ends = [Version(end) for end in part.split("..")]
+        first, last = ends * 2 if len(ends) == 1 else ends
     except (InvalidVersion, ValueError) as error:
         raise EngineError(
-            f"{text!r} is no range of releases", fix="write it like 0.5.15..0.5.23"
+            f"{part!r} names no releases", fix="write it like 0.5.12..0.5.23, or 0.5.15,0.5.23"
         ) from error
     for end in (first, last):
         if end not in known:
             raise EngineError(
                 f"release {end} is not known; known: {', '.join(known[v] for v in sorted(known))}",
-                fix=f"choose two of these, or run: kvproof engine add sglang=={end} --unpinned",
+                fix=f"choose of these, or run: kvproof engine add sglang=={end} --unpinned",
             )
-    if first > last:
-        raise EngineError(f"{first} is newer than {last}", fix=f"write {last}..{first}")
-    return [known[version] for version in sorted(known) if first <= version <= last]
+    return first, last

@@ -19,7 +19,7 @@ from kvproof.triage.bisect import (
     Seen,
     bisect_releases,
     judge,
-    releases_between,
+    releases_named,
     worst_of,
 )
 from kvproof.triage.cache import ResultCache
@@ -204,24 +204,26 @@ def store_with(tmp_path: Path, *releases: str) -> EngineStore:
     return EngineStore(cache=tmp_path, releases={version: {} for version in releases})
 
 
-def test_a_range_has_all_known_releases_between_its_ends(tmp_path: Path) -> None:
+def test_a_range_has_all_known_releases_named_its_ends(tmp_path: Path) -> None:
     store = store_with(tmp_path, "0.5.9", "0.5.15.post1", "0.5.16", "0.5.15", "0.5.12")
-    assert releases_between("0.5.12..0.5.16", store) == [
+    assert releases_named("0.5.12..0.5.16", store) == [
         "0.5.12", "0.5.15", "0.5.15.post1", "0.5.16",
     ]  # fmt: skip
-    assert releases_between("0.5.16..0.5.16", store) == ["0.5.16"]
+    assert releases_named("0.5.16", store) == ["0.5.16"]
+    assert releases_named("0.5.16,0.5.9..0.5.12", store) == ["0.5.9", "0.5.12", "0.5.16"]
 
 
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("0.5.15", "is no range"),
-        ("0.5.15..", "is no range"),
-        ("0.5.15..mine", "is no range"),
+        ("", "names no releases"),
+        ("0.5.15..", "names no releases"),
+        ("0.5.15..mine", "names no releases"),
+        ("0.5.15..0.5.16..0.5.16", "names no releases"),
         ("0.5.15..0.5.14", "release 0.5.14 is not known; known: 0.5.15, 0.5.16"),
         ("0.5.16..0.5.15", "0.5.16 is newer than 0.5.15"),
     ],
 )
 def test_a_bad_range_is_refused(tmp_path: Path, text: str, cause: str) -> None:
     with pytest.raises(EngineError, match=cause):
-        releases_between(text, store_with(tmp_path, "0.5.15", "0.5.16"))
+        releases_named(text, store_with(tmp_path, "0.5.15", "0.5.16"))
