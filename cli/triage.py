@@ -294,11 +294,11 @@ VERDICT_STYLES = {"good": "green", "bad": "red", "skipped": "yellow"}
 
 
 def _bisected(found: Bisection) -> RenderableType:
-    table = plain_table("version", "verdict", "")
+    titled = any(each.title for each in found.versions)
+    table = plain_table("version", *["title"] * titled, "verdict", "")
     for each in found.versions:
-        table.add_row(
-            each.version, Text(each.verdict, VERDICT_STYLES[each.verdict]), Text(each.reason)
-        )
+        verdict = Text(each.verdict, VERDICT_STYLES[each.verdict])
+        table.add_row(each.version, *[Text(each.title)] * titled, verdict, Text(each.reason))
     if found.symptom is None:
         return Group(table, "", "Nothing breaks in any of them.")
     parts: list[RenderableType] = [

@@ -47,12 +47,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What one version did with the scenario.
 
     Attributes:
+        title: a commit's first line.
         refused: the reason by step, for steps that did nothing.
         untested: invariants that nothing in the log put to the test.
         unusable: why the version could not be played on at all; empty if it could.
     """
 
     version: str
+    title: str = ""
     symptoms: tuple[Symptom, ...] = ()
     refused: dict[int, str] = {}
     untested: tuple[str, ...] = ()
@@ -65,6 +67,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     verdict: Judgement
+    title: str = ""
     reason: str = ""
 
 
@@ -245,27 +248,29 @@ def judge(seen: Sequence[Seen], symptom: Symptom | None) -> tuple[Judged, ...]:
 
 
 def _judged(seen: Seen, symptom: Symptom | None, idle: set[int]) -> Judged:
-    def skipped(reason: str) -> Judged:
-        return Judged(version=seen.version, verdict="skipped", reason=reason)
+    verdict, reason = _verdict(seen, symptom, idle)
+    return Judged(version=seen.version, verdict=verdict, title=seen.title, reason=reason)
 
-    others = ", ".join(s for s in seen.symptoms if s != symptom)
+
+def _verdict(seen: Seen, symptom: Symptom | None, idle: set[int]) -> tuple[Judgement, str]:
+    others = ", ".join(each for each in seen.symptoms if each != symptom)
     if seen.unusable:
-        return skipped(seen.unusable)
+        return "skipped", seen.unusable
     if symptom is not None and shows(seen.symptoms, symptom):
-        return Judged(version=seen.version, verdict="bad", reason=others and f"also: {others}")
+        return "bad", others and f"also: {others}"
     for other in seen.symptoms:
         if invariant_of(other) == ENGINE_ERROR:
-            return skipped(f"the engine failed: {other.partition('/')[2]}")
+            return "skipped", f"the engine failed: {other.partition('/')[2]}"
         if symptom is not None and invariant_of(other) == invariant_of(symptom):
-            return skipped(f"breaks for another cause: {other}")
+            return "skipped", f"breaks for another cause: {other}"
     if symptom is not None:
         if invariant_of(symptom) in seen.untested:
             why = "" if seen.has_ring else ": there is no ring"
-            return skipped(f"nothing put {invariant_of(symptom)} to the test{why}")
+            return "skipped", f"nothing put {invariant_of(symptom)} to the test{why}"
         for step, reason in seen.refused.items():
             if step not in idle:
-                return skipped(f"step {step + 1} was not played: {reason}")
-    return Judged(version=seen.version, verdict="good", reason=others and f"but: {others}")
+                return "skipped", f"step {step + 1} was not played: {reason}"
+    return "good", others and f"but: {others}"
 
 
 def changes_of(judged: Sequence[Judged]) -> tuple[Change, ...]:

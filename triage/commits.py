@@ -15,11 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import DISTRIBUTION, Engine, EngineStore
-from kvproof.triage.bisect import Bisection, Player, Seen, judge, worst_of
+from kvproof.triage.bisect import Bisection, Judged, Player, Seen, judge, worst_of
 from kvproof.triage.subjects import EngineSubject
+from kvproof.triage.symptoms import Symptom
 
 # With only skipped commits left git fails, having said so.
 _ENDED = re.compile(r"is the first \w+ commit|only 'skip'ped commits left")
@@ -108,20 +111,10 @@ def bisect_commits(
         )
     with repository.scratch() as clone:
         commits = _Commits(player, clone, store)
-        seen = {name: commits.seen(name) for name in (is_bad, is_good)}
-        symptom = worst_of([seen[is_bad]], wanted)
-        if symptom is None:
-            found = seen[is_bad].unusable or ", ".join(seen[is_bad].symptoms) or "nothing"
-            raise EngineError(
-                f"{bad} does not break {wanted or 'anything'}: {found}",
-                fix="give a --bad revision at which `kvproof replay` breaks",
-            )
-        ends = judge([seen[is_bad], seen[is_good]], symptom)
-        if ends[1].verdict != "good":
-            raise EngineError(
-                f"{good} is not good but {ends[1].verdict}: {ends[1].reason or symptom}",
-                fix="give a --good revision at which the scenario holds",
-            )
+        shown, held = commits.seen(is_bad), commits.seen(is_good)
+        symptom = _symptom(bad, shown, wanted)
+        _refuse_unless_good(good, judge([shown, held], symptom)[1], symptom)
+        seen = {is_bad: shown, is_good: held}
         # git's own "good" and "bad" stand for before and after; ours may be the other way round.
         terms = {"skipped": "skip", "good": "old", "bad": "new"}
         if new == is_good:
@@ -130,13 +123,30 @@ def bisect_commits(
         while not _ENDED.search(said):
             name = clone.commit("HEAD")
             seen[name] = commits.seen(name, checked_out=True)
-            [_, judged] = judge([seen[is_bad], seen[name]], symptom)
+            [_, judged] = judge([shown, seen[name]], symptom)
             said = clone.git("bisect", terms[judged.verdict])
-        ordered = clone.git("rev-list", "--reverse", "--topo-order", f"{old}..{new}").splitlines()
-        order = {name: number for number, name in enumerate([old, *ordered])}
-        names = sorted(seen, key=order.__getitem__)
-        verdicts = judge([seen[is_bad], *(seen[name] for name in names)], symptom)[1:]
-    return Bisection.of(player, symptom, verdicts, assumes_one_change=True)
+        later = clone.git("rev-list", "--reverse", "--topo-order", f"{old}..{new}").splitlines()
+    in_order = [shown, *(seen[name] for name in (old, *later) if name in seen)]
+    return Bisection.of(player, symptom, judge(in_order, symptom)[1:], assumes_one_change=True)
+
+
+def _symptom(bad: str, shown: Seen, wanted: str | None) -> Symptom:
+    symptom = worst_of([shown], wanted)
+    if symptom is None:
+        found = shown.unusable or f"it shows {', '.join(shown.symptoms) or 'nothing'}"
+        raise EngineError(
+            f"{bad} does not break {wanted or 'anything'}: {found}",
+            fix="give a --bad revision at which `kvproof replay` breaks",
+        )
+    return symptom
+
+
+def _refuse_unless_good(good: str, held: Judged, symptom: Symptom) -> None:
+    if held.verdict != "good":
+        raise EngineError(
+            f"{good} is not good but {held.verdict}: {held.reason or symptom}",
+            fix="give a --good revision at which the scenario holds",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +161,14 @@ class _Commits:
         # Byte code of another commit might be taken for this one's.
         self.clone.git("clean", "--force", "-d", "-x", "--quiet")
         short = name[:_SHORT]
+        title = self.clone.git("log", "-1", "--format=%s", name)
         root = self.clone.path / "python"
         if not (root / DISTRIBUTION).is_dir():
             root = self.clone.path
         engine = Engine(name=short, version=short, source="path", root=root, deps=self.store.deps)
         target = Target(engine=engine, construction=self.player.construction)
         try:
-            return self.player.on_subject(short, EngineSubject(target))
+            seen = self.player.on_subject(short, EngineSubject(target))
         except EngineError as error:
-            return Seen(version=short, unusable=error.cause)
+            seen = Seen(version=short, unusable=error.cause)
+        return replace(seen, title=title)

@@ -95,6 +95,7 @@ def test_the_commit_that_broke_it(history: History, search: Callable[..., Bisect
     assert (change.before, change.after, change.verdict) == (names[19], names[20], "bad")
     assert (found.first_bad, found.first_good_after) == (names[20], None)
     assert len(player.read) <= 2 + 6
+    assert {each.title for each in found.versions} == {"good", "bad"}
     # Oldest first.
     order = [names.index(each.version) for each in found.versions]
     assert order == sorted(order)
