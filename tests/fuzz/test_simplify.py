@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kvproof.fuzz.simplify import scenario_size, simplify
+from kvproof.fuzz.simplify import Breaks, one_by_one, scenario_size, simplify
 from kvproof.fuzz.strategies import scenarios
+from kvproof.model.facts import Admitted
 from kvproof.model.monitor import check
 from kvproof.model.reference import reference_player
 from kvproof.model.scenario import (
@@ -220,3 +221,76 @@ def test_the_result_is_smallest_and_still_breaks(invariant: Invariant, data: st.
         kept = operations[:gone] + operations[gone + 1 :]
         assert not keeps(Scenario(geometry=smallest.geometry, operations=kept)), gone
     assert simplify(smallest, keeps) == smallest
+
+
+def test_a_long_scenario_takes_few_tries() -> None:
+    """Delta debugging: two operations of a thousand are found by halves."""
+    tried = 0
+
+    def needs_two(s: Scenario) -> bool:
+        nonlocal tried
+        tried += 1
+        evicted = [op.tokens for op in s.operations if isinstance(op, Evict)]
+        return {300, 700} <= {*evicted}
+
+    start = scenario(*(Evict(tokens=number) for number in range(1000)))
+    smallest = simplify(start, needs_two)
+    assert smallest.operations == (Evict(tokens=300), Evict(tokens=700))
+    assert tried < 150
+
+
+def test_decodes_go_into_the_prompt_together() -> None:
+    tried = 0
+
+    def is_long(s: Scenario) -> bool:
+        nonlocal tried
+        tried += 1
+        length = max((p[-1].until for p in submits(s).values()), default=0)
+        return length + kinds(s).count("Decode") >= 64
+
+    start = scenario(Submit(request="A", prompt=(Piece("A", 4),)), *(Decode() for _ in range(60)))
+    smallest = simplify(start, is_long)
+    assert smallest.operations == (Submit(request="A", prompt=(Piece("A", 64),)),)
+    assert tried < 200
+
+
+def test_sizes_become_smaller_and_the_pool_stays_roomy() -> None:
+    start = Scenario(
+        geometry=Geometry(window=128, page_size=256, slots=64, pool_tokens=2**20, draft_tokens=4),
+        operations=(Submit(request="A", prompt=(Piece("A", 40),)),),
+    )
+
+    def has_the_prompt(s: Scenario) -> bool:
+        return s.geometry.window >= 3 and submits(s) == {"A": (Piece("A", 40),)}
+
+    smallest = simplify(start, has_the_prompt)
+    assert smallest.geometry == Geometry(window=3, page_size=1, slots=1, pool_tokens=84)
+
+
+def test_a_request_that_only_made_room_stays_in_its_slot() -> None:
+    start = scenario(
+        Submit(request="A", prompt=(Piece("A", 3),)), Prefill(request="A"), Finish(request="A"),
+        Submit(request="B", prompt=(Piece("B", 3),)), Prefill(request="B"),
+    )  # fmt: skip
+
+    def admits_two(s: Scenario) -> bool:
+        log = reference_player(s.geometry).play(s)
+        return sum(isinstance(fact, Admitted) for fact in log) == 2
+
+    smallest = simplify(start, admits_two)
+    assert kinds(smallest) == ["Submit", "Prefill", "Submit", "Prefill"]
+    assert smallest.geometry.slots == 2
+
+
+def test_the_search_may_be_another() -> None:
+    """What searches is handed every round's candidates, and its answer is taken."""
+    rounds = 0
+
+    def search(breaks: Breaks, candidates: Iterable[Scenario]) -> Scenario | None:
+        nonlocal rounds
+        rounds += 1
+        return one_by_one(breaks, candidates)
+
+    start = scenario(*THREE_REQUESTS.operations, slots=1)
+    assert simplify(start, STALE_DECODE, search=search) == simplify(start, STALE_DECODE)
+    assert rounds > 5
