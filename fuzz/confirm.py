@@ -21,10 +21,12 @@ class Plays(Protocol):
         """End the process; the next play starts another."""
 
 
-def play_twice(process: Plays, scenario: Scenario, *, timeout: float) -> tuple[list[Fact], bool]:
+def play_twice(
+    process: Plays, scenario: Scenario, *, timeout: float, backend: Backend = KERNELS
+) -> tuple[list[Fact], bool]:
     """Play on the real kernels twice: the log, and whether both gave the same bytes."""
-    log = process.play(scenario, timeout=timeout, backend=KERNELS)
+    log = process.play(scenario, timeout=timeout, backend=backend)
     process.close()  # the second play must not depend on the first's process
-    again = process.play(scenario, timeout=timeout, backend=KERNELS)
+    again = process.play(scenario, timeout=timeout, backend=backend)
     same = b"".join(map(encode_fact, log)) == b"".join(map(encode_fact, again))
     return log, same
