@@ -14,7 +14,7 @@ from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import BadFileError, Scenario, load_scenario
 from kvproof.model.verdict import Violation
 from kvproof.triage.lift import Lifter
-from kvproof.triage.symptoms import Symptom, choose, of_violation, symptoms_of
+from kvproof.triage.symptoms import Symptom, choose, symptoms_of, violations_of
 
 _HEAD_BYTES = 1 << 16
 """Of the first line of a log; a scenario may be all on one line."""
@@ -83,7 +83,7 @@ def _case_of_log(path: Path, wanted: str | None) -> Case:
         what = f"breaks {wanted}" if wanted else "is wrong"
         others = f"; it shows {', '.join(found)}" if found else ""
         raise BadFileError(f"{path}: nothing in the log {what}{others}")
-    violations = {of_violation(violation): violation for violation in monitor.by_severity()}
+    violations = violations_of(monitor)
     until = violations[symptom].step if symptom in violations else None
     return Case(
         scenario=lifter.scenario(until=until),
@@ -98,7 +98,7 @@ def case_of_play(scenario: Scenario, log: Sequence[Fact], wanted: str | None) ->
     """What a scenario shows where it was played."""
     monitor = check(log)
     found = symptoms_of(monitor)
-    violations = {of_violation(violation): violation for violation in monitor.by_severity()}
+    violations = violations_of(monitor)
     shown = violations.get(choose(found, wanted) or "")
     # An engine that failed did so in the last step that it began.
     end = monitor.steps if shown is None else shown.step + 1

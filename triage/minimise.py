@@ -30,7 +30,7 @@ from kvproof.triage.cache import ResultCache, key_of
 from kvproof.triage.case import Case, case_of_play
 from kvproof.triage.slices import slices
 from kvproof.triage.subjects import Subject
-from kvproof.triage.symptoms import Symptom, choose, of_violation, shows, symptoms_of
+from kvproof.triage.symptoms import Symptom, choose, shows, symptoms_of, violations_of
 from kvproof.triage.trials import Trials
 
 BACKENDS: tuple[Backend, ...] = ("rules", KERNELS)
@@ -127,7 +127,7 @@ class Minimiser:
             spent = {"tries": 0, "recalled": 0, "seconds": time.monotonic() - began}
             return Kept(msgspec.structs.replace(kept.result, **spent), kept.log)
         kept = self._run(case, subject, wanted, began)
-        if kept.result.confirmed:
+        if kept.result.confirmed and kept.result.deterministic:
             self.cache.put(key, msgspec.json.encode(kept))
         return kept
 
@@ -137,40 +137,54 @@ class Minimiser:
         named_by_rules = case.started is not None and case.started.backend == "rules"
         for backend in BACKENDS[:1] if named_by_rules else BACKENDS:
             with self._trials(subject, backend) as trials:
-                found = self._sliced(case, trials, wanted)
-                if found is not None:
-                    symptom, start = found
-                    smallest = simplify(
-                        start, self._breaks(trials, symptom), search=self._search(trials)
-                    )
-                    self.watcher.better(smallest)
-                    self.watcher.confirming()
-                    log, same = trials.confirm(smallest)
-                tries += trials.played + trials.recalled
-                recalled += trials.recalled
-            if found is not None:
+                small = self._smallest(case, trials, wanted)
+            tries += trials.played + trials.recalled
+            recalled += trials.recalled
+            if small is not None:
                 break
         else:
             raise _breaks_nothing(case, subject, wanted)
-        monitor = check(log)
+        monitor = check(small.log)
         result = Minimised(
             target=subject.name,
-            symptom=symptom,
+            symptom=small.symptom,
             backend=backend,
-            scenario=smallest,
-            violation={of_violation(v): v for v in monitor.by_severity()}.get(symptom),
+            scenario=small.scenario,
+            violation=violations_of(monitor).get(small.symptom),
             facts=case.facts,
             operations_before=len(case.scenario.operations),
             tokens_before=scenario_tokens(case.scenario),
-            operations=len(smallest.operations),
-            tokens=scenario_tokens(smallest),
+            operations=len(small.scenario.operations),
+            tokens=scenario_tokens(small.scenario),
             tries=tries,
             recalled=recalled,
             seconds=time.monotonic() - began,
-            confirmed=shows(symptoms_of(monitor), symptom),
-            deterministic=same,
+            confirmed=shows(symptoms_of(monitor), small.symptom),
+            deterministic=small.deterministic,
         )
-        return Kept(result, tuple(log))
+        return Kept(result, small.log)
+
+    def _smallest(self, case: Case, trials: Trials, wanted: str | None) -> _Small | None:
+        """Slice, simplify, confirm; None if nothing that is wanted breaks on these trials."""
+        if case.started is None:
+            case = case_of_play(case.scenario, trials.play(case.scenario), wanted)
+        symptom = choose(case.found, wanted)
+        if symptom is None:
+            return None
+        self.watcher.looking_for(symptom, trials.subject.name)
+
+        def breaks(candidate: Scenario) -> bool:
+            return shows(trials.symptoms(candidate), symptom)
+
+        search = _Search(trials, self.watcher)
+        part = search(breaks, slices(case.scenario, case.violations.get(symptom)))
+        if part is None:
+            return None
+        smallest = simplify(part, breaks, search=search)
+        self.watcher.better(smallest)  # its names are simpler than what the search found
+        self.watcher.confirming()
+        log, same = trials.confirm(smallest)
+        return _Small(symptom, smallest, tuple(log), same)
 
     @contextmanager
     def _trials(self, subject: Subject, backend: Backend) -> Iterator[Trials]:
@@ -184,25 +198,13 @@ class Minimiser:
             trials.tick = lambda: self.watcher.tried(trials)
             yield trials
 
-    def _sliced(
-        self, case: Case, trials: Trials, wanted: str | None
-    ) -> tuple[Symptom, Scenario] | None:
-        """What breaks, and a part of the case that shows it; None if nothing does."""
-        if case.started is None:
-            case = case_of_play(case.scenario, trials.play(case.scenario), wanted)
-        symptom = choose(case.found, wanted)
-        if symptom is None:
-            return None
-        self.watcher.looking_for(symptom, trials.subject.name)
-        candidates = slices(case.scenario, case.violations.get(symptom))
-        part = self._search(trials)(self._breaks(trials, symptom), candidates)
-        return None if part is None else (symptom, part)
 
-    def _breaks(self, trials: Trials, symptom: Symptom) -> Breaks:
-        return lambda candidate: shows(trials.symptoms(candidate), symptom)
-
-    def _search(self, trials: Trials) -> _Search:
-        return _Search(trials, self.watcher)
+@dataclass(frozen=True, slots=True)
+class _Small:
+    symptom: Symptom
+    scenario: Scenario
+    log: tuple[Fact, ...]
+    deterministic: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,11 @@ def invariant_of(symptom: Symptom) -> str:
     return symptom.partition("/")[0]
 
 
+def violations_of(monitor: Monitor) -> dict[Symptom, Violation]:
+    """The violations of a log by symptom."""
+    return {of_violation(violation): violation for violation in monitor.by_severity()}
+
+
 def choose(found: Sequence[Symptom], wanted: str | None) -> Symptom | None:
     """The first symptom, or the first that ``wanted`` names whole or by its invariant."""
     return next((s for s in found if wanted in (None, s, invariant_of(s))), None)
