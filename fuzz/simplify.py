@@ -36,6 +36,9 @@ Breaks: TypeAlias = Callable[[Scenario], bool]
 LEAST_POOL = 64
 """Tokens of the smallest pool that is worth asking for; a fresh one costs no more than this."""
 
+SMALL_SIZE = 8
+"""Windows and pages of so many tokens are made smaller one at a time."""
+
 Search: TypeAlias = Callable[[Breaks, Iterable[Scenario]], Scenario | None]
 """Finds the first candidate, in the order given, that breaks; a parallel one finds the same."""
 
@@ -61,6 +64,8 @@ def simplify(scenario: Scenario, breaks: Breaks, *, search: Search = one_by_one)
     No operation of the result can be dropped alone. It depends on ``search`` only in the time that
     it takes.
     """
+    while (found := search(breaks, _halved(scenario))) is not None:
+        scenario = found
     scenario = _thinned(scenario, breaks, search)
     before = None
     while scenario != before:
@@ -70,6 +75,28 @@ def simplify(scenario: Scenario, breaks: Breaks, *, search: Search = one_by_one)
                 scenario = found
     renamed = _renamed(scenario)
     return renamed if renamed == scenario or breaks(renamed) else scenario
+
+
+def _halved(scenario: Scenario) -> Iterator[Scenario]:
+    """A scenario of large sizes with all of them halved, so that what follows is played sooner."""
+    geometry = scenario.geometry
+    window, page_size = -(-geometry.window // 2), -(-geometry.page_size // 2)
+    if max(window, page_size) > SMALL_SIZE:
+        pool_tokens = page_ceil(geometry.pool_tokens // 2, page_size)
+        yield replace(
+            scenario,
+            geometry=replace(geometry, window=window, page_size=page_size, pool_tokens=pool_tokens),
+            operations=tuple(map(_halved_operation, scenario.operations)),
+        )
+
+
+def _halved_operation(operation: Operation) -> Operation:
+    match operation:
+        case Submit(prompt=prompt):
+            return replace(operation, prompt=tuple(Piece(p.text, -(-p.until // 2)) for p in prompt))
+        case Prefill(tokens=int(tokens)) | Evict(tokens=tokens):
+            return replace(operation, tokens=-(-tokens // 2))
+    return operation
 
 
 def _thinned(scenario: Scenario, breaks: Breaks, search: Search) -> Scenario:

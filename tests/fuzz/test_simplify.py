@@ -294,3 +294,26 @@ def test_the_search_may_be_another() -> None:
     start = scenario(*THREE_REQUESTS.operations, slots=1)
     assert simplify(start, STALE_DECODE, search=search) == simplify(start, STALE_DECODE)
     assert rounds > 5
+
+
+def test_large_sizes_are_halved_together() -> None:
+    """A tail shorter than the window stays one, and the plays after that are of few tokens."""
+    tried: list[int] = []
+
+    def is_stale(s: Scenario) -> bool:
+        tried.append(s.geometry.window)
+        return STALE_DECODE(s)
+
+    start = Scenario(
+        geometry=Geometry(window=128, page_size=64, slots=1, pool_tokens=4096),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 600),)), Prefill(request="A", tokens=256),
+            Prefill(request="A"), Finish(request="A"),
+            Submit(request="B", prompt=(Piece("A", 512), Piece("B", 520))), Prefill(request="B"),
+            Evict(tokens=128), Decode(),
+        ),
+    )  # fmt: skip
+    smallest = simplify(start, is_stale)
+    assert tried[:4] == [64, 32, 16, 16]
+    assert len(smallest.operations) == 6
+    assert smallest.geometry.window == 3
