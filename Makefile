@@ -59,6 +59,7 @@ bench: engines ## Measure speeds on this machine
 	$(BIN)/python benchmarks/first_failure.py
 	$(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/record.py
+	$(BIN)/python benchmarks/minimise.py
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements

@@ -16,7 +16,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import check, corpus, engine, files, fuzz, kernels, prove, record, replay, runs
+from kvproof.cli import (
+    check,
+    corpus,
+    engine,
+    files,
+    fuzz,
+    kernels,
+    prove,
+    record,
+    replay,
+    runs,
+    triage,
+)
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.scenario import BadFileError
@@ -91,5 +103,7 @@ app.command()(files.convert)
 app.command()(files.redact)
 app.command()(files.schema)
 app.command()(record.record)
+app.command()(triage.minimise)
+app.command()(triage.bisect)
 app.command()(prove.prove)
 app.command()(runs.runs)

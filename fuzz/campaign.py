@@ -24,21 +24,20 @@ import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
+from kvproof.fuzz.confirm import KERNELS, play_twice
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import scenario_size, simplify
 from kvproof.fuzz.strategies import Sizes, scenarios
 from kvproof.fuzz.targets import Target
-from kvproof.model.facts import EngineError, Fact, encode_fact
+from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
 from kvproof.model.verdict import INVARIANTS, SEVERITY, Cause, Invariant, Verdict, Violation
 from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
 
 Break: TypeAlias = tuple[Invariant, Cause]
-
-KERNELS: Backend = "interpreter"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,10 +282,7 @@ class Campaign:
         self, broken: Break, scenario: Scenario
     ) -> tuple[Violation | None, list[Fact], bool]:
         """Play on the real kernels twice: the violation if it is there, the log, same bytes."""
-        log = self._play(scenario, KERNELS)
-        self.process.close()  # the second play must not depend on the first's process
-        again = self._play(scenario, KERNELS)
-        same = b"".join(map(encode_fact, log)) == b"".join(map(encode_fact, again))
+        log, same = play_twice(self.process, scenario, timeout=self.profile.play_timeout)
         return check(log).violations.get(broken), log, same
 
     def _finding(self, survey: Survey, broken: Break) -> Finding:

@@ -306,6 +306,11 @@ def decode_scenario(data: bytes) -> Scenario:
     return scenario
 
 
+def request_of(operation: Operation) -> str | None:
+    """Name of the request that an operation is about; None for one that is about all."""
+    return getattr(operation, "request", None)
+
+
 def requests_of(operations: Sequence[Operation]) -> list[str]:
     """Names of the requests that are submitted, in order of first appearance."""
     return list(dict.fromkeys(op.request for op in operations if isinstance(op, Submit)))

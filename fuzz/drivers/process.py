@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import IO, Literal
@@ -131,20 +131,32 @@ class EngineProcess:
         Raises:
             kernels.engines.errors.EngineError: the engine cannot be started.
         """
+        return list(self.stream(scenario, timeout=timeout, backend=backend))
+
+    def stream(self, scenario: Scenario, *, timeout: float, backend: Backend) -> Iterator[Fact]:
+        """`play`, fact by fact as they come, for a log that is too long to hold."""
         self.start()
         deadline = time.monotonic() + timeout
-        facts: list[Fact] = []
         try:
             self._send(msgspec.json.encode(Play(scenario=scenario, backend=backend)) + b"\n")
-            while not (facts and isinstance(facts[-1], Ended | EngineError)):
-                facts.append(self._fact(deadline, timeout))
+            while True:
+                fact = self._fact(deadline, timeout)
+                yield fact
+                if isinstance(fact, Ended | EngineError):
+                    return
         except _GoneError as gone:
             self._kill()
-            facts.append(gone.fact)
+            yield gone.fact
         except BaseException:
             self._kill()  # what is left of this scenario must not be read as the next one's
             raise
-        return facts
+
+    def interrupt(self) -> None:
+        """Kill the process from another thread; a play that waits for it ends with an error."""
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError):  # it is gone already
+                os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process."""
