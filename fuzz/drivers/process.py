@@ -17,6 +17,7 @@ from typing import IO, Literal
 import msgspec
 
 from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, greeting_decoder
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.store import Engine
@@ -46,15 +47,24 @@ class EngineProcess:
     Use it as a context manager. It serves one caller at a time.
     """
 
-    def __init__(self, *, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        backend: KernelBackend = "interpreter",
+    ) -> None:
         """Describe the process.
 
         Args:
             name: what messages call the engine.
             command: command line of a worker; see `worker`.
             env: its whole environment.
+            backend: where it runs the real kernels.
         """
         self.name = name
+        self.backend: KernelBackend = backend
         self._command = list(command)
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +80,8 @@ class EngineProcess:
             command=engine_command(
                 "kvproof.fuzz.drivers.worker", msgspec.json.encode(options).decode()
             ),
-            env=engine_env(engine),
+            env=engine_env(engine, interpret=options.kernels == "interpreter"),
+            backend=options.kernels,
         )
 
     def __enter__(self) -> EngineProcess:
@@ -116,7 +127,7 @@ class EngineProcess:
         return greeting
 
     def play(
-        self, scenario: Scenario, *, timeout: float, backend: Backend = "interpreter"
+        self, scenario: Scenario, *, timeout: float, backend: Backend | None = None
     ) -> list[Fact]:
         """Play one scenario on a fresh engine.
 
@@ -135,7 +146,10 @@ class EngineProcess:
         deadline = time.monotonic() + timeout
         facts: list[Fact] = []
         try:
-            self._send(msgspec.json.encode(Play(scenario=scenario, backend=backend)) + b"\n")
+            self._send(
+                msgspec.json.encode(Play(scenario=scenario, backend=backend or self.backend))
+                + b"\n"
+            )
             while not (facts and isinstance(facts[-1], Ended | EngineError)):
                 facts.append(self._fact(deadline, timeout))
         except _GoneError as gone:
