@@ -133,7 +133,8 @@ class EngineProcess:
 
         Args:
             scenario: any scenario.
-            backend: who names the ring rows.
+            backend: who names the ring rows; by default the real kernels, where this process
+                runs them.
             timeout: seconds for the whole scenario; the engine's import is not part of it.
 
         Returns:

@@ -97,7 +97,7 @@ def load(options: Options) -> tuple[Ready, Build]:
     # The scheduler runs without autograd.
     importlib.import_module("torch").set_grad_enabled(False)
     forwards = _forwards(family, options.kernels)
-    labels = {options.kernels: backends.label(options.kernels)}
+    labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
     def build(order: Play) -> Player:
         # Without the gate the engine has no ring whose rows could be named.
