@@ -158,6 +158,11 @@ FAMILIES = (
             write="allocation",
         )
         | {
+            # The same kernel, launched for each pool of the fp8 layout.
+            "scatter into two pools": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:store_swa_into_unified",
+                jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_swa_scatter_kernel",),
+            ),
             "scatter by location": Kernel(
                 launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:scatter_bf16_into_unified",
                 jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_scatter_loc_kernel",),
