@@ -46,10 +46,13 @@ class Sizes:
 
     def lent(self, dice: Random, most: int) -> list[Slot]:
         """Distinct slots that requests may have."""
-        return [
-            Slot(s)
-            for s in dice.sample(range(1, self.slots), dice.randint(1, min(most, self.slots - 1)))
-        ]
+        return lent_slots(dice, self.slots, most=most)
+
+
+def lent_slots(dice: Random, slots: int, *, most: int) -> list[Slot]:
+    """Distinct slots of up to ``most`` requests, the padding slot not among them."""
+    count = dice.randint(1, min(most, slots - 1))
+    return [Slot(slot) for slot in dice.sample(range(1, slots), count)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

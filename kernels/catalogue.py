@@ -31,6 +31,21 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Native:
+    """A C++ kernel that the release ships as source and compiles at run time.
+
+    Attributes:
+        sources: below the release's ``csrc/deepseek_v4/``.
+        launch: the engine's function or class that launches it.
+        left_out: why it is listed and not compared; empty if it is compared.
+    """
+
+    sources: tuple[str, ...]
+    launch: str
+    left_out: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """Releases that keep the same things in the same places.
 
@@ -39,12 +54,14 @@ class Family:
         marker: file below the engine's root that this layout has and older ones have not.
         parts: scheduler, pool and tree classes by role.
         kernels: Triton kernels by what they do.
+        native: C++ kernels that read or write rows of a ring, or compressed rows.
     """
 
     name: str
     marker: str
     parts: Mapping[str, str]
     kernels: Mapping[str, Kernel]
+    native: Mapping[str, Native]
 
     def part(self, role: str) -> Any:
         """The object of that role; imports it from the engine of this process."""
@@ -132,6 +149,34 @@ def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, 
     }
 
 
+def _native(*, compress: str, store: str, norm: str) -> dict[str, Native]:
+    return {
+        "compress plan": Native(
+            sources=("c_plan.cuh",), launch=f"{compress}:CompressorPrefillPlan"
+        ),
+        "compressor": Native(
+            sources=("c4_v2.cuh", "c128_v2.cuh"), launch=f"{compress}:compress_forward"
+        ),
+        "compressed store": Native(
+            sources=("fused_norm_rope_v2.cuh",), launch=f"{compress}:compress_norm_rope_store"
+        ),
+        "paged store": Native(sources=("store.cuh",), launch=f"{store}:fused_store_cache"),
+        "window store": Native(
+            sources=("main_norm_rope.cuh",), launch=f"{norm}:fused_k_norm_rope_flashmla"
+        ),
+        "online compressor": Native(
+            sources=("c128_online_v2.cuh", "online_c128_mtp.cuh"),
+            launch=f"{compress}:compress_forward",
+            left_out="it keeps running sums, no rows: the specification has no rule for them",
+        ),
+    }
+
+
+_JIT = "sglang.jit_kernel.dsv4"
+_OPS = "sglang.kernels.ops.attention.dsv4"
+_EARLIER_NATIVE = _native(
+    compress=f"{_JIT}.compress", store=f"{_JIT}.attn", norm=f"{_JIT}.elementwise"
+)
 _SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
 _OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
 _SWA_TREE = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
@@ -172,6 +217,23 @@ FAMILIES = (
                 jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
             ),
         },
+        native=_native(compress=f"{_OPS}.compress", store=f"{_OPS}.attn", norm=f"{_OPS}.norm_rope")
+        | {
+            "compressed store into two pools": Native(
+                sources=("fused_norm_rope_v2.cuh",),
+                launch=f"{_OPS}.compress:compress_norm_rope_store",
+            ),
+            "low-ratio compressors": Native(
+                sources=("c1.cuh", "c2.cuh"),
+                launch=f"{_OPS}.low_ratio_compress:c2_prefill_norm_rope_store",
+                left_out="of DeepSeek-V4.1: its pages are not those of unified_kv",
+            ),
+            "window store with queries": Native(
+                sources=("main_norm_rope.cuh",),
+                launch=f"{_OPS}.norm_rope:fused_k_norm_rope_flashmla",
+                left_out="needs AMD's compiler: this form of the kernel is built on ROCm only",
+            ),
+        },
     ),
     Family(
         name="0.5.16",
@@ -188,6 +250,7 @@ FAMILIES = (
             memory="sglang.kernels.ops.memory",
             write="allocation",
         ),
+        native=_EARLIER_NATIVE,
     ),
     Family(
         name="0.5.15",
@@ -204,6 +267,7 @@ FAMILIES = (
             memory="sglang.srt.mem_cache.triton_ops",
             write="common",
         ),
+        native=_EARLIER_NATIVE,
     ),
 )
 """All layouts, newest first: the first whose marker exists is the engine's."""

@@ -21,10 +21,11 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kvproof.kernels.backends import KernelBackend, label, missing
-from kvproof.kernels.catalogue import family_of
-from kvproof.kernels.differences import Bench, Comparison, comparisons_of
+from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.differences import COMPARISONS, Bench, Comparison
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.store import Engine
+from kvproof.kernels.native import NATIVE_COMPARISONS, missing_compiler
 
 TIMEOUT_S = 900.0
 """Seconds for all launches of one kernel."""
@@ -109,13 +110,16 @@ def compare(
     Raises:
         EngineError: the engine's layout is not a known one.
     """
-    waiting = [one for one in comparisons_of(family_of(engine.root)) if wanted(one)]
-    reason = missing(backend)
-    while waiting:
-        if reason is not None:
-            for one in waiting:
+    family = family_of(engine.root)
+    waiting: list[Comparison] = []
+    for one in comparisons_of(family):
+        if wanted(one):
+            reason = _impossible(one, family, backend)
+            if reason is None:
+                waiting.append(one)
+            else:
                 yield _none(one, engine, backend, seed, "skipped", reason)
-            return
+    while waiting:
         order = Order(
             backend=backend,
             launches=launches,
@@ -133,6 +137,23 @@ def compare(
                     yield line
             if len(waiting) == before:  # it ended while the first one was at work
                 yield _none(waiting.pop(0), engine, backend, seed, "failed", process.last_words())
+
+
+def comparisons_of(family: Family) -> tuple[Comparison, ...]:
+    """Those of the kernels that a release has; one without a check for each that is left out."""
+    return (
+        *(one for one in COMPARISONS if one.role in family.kernels),
+        *(one for one in NATIVE_COMPARISONS if one.role in family.native),
+        *(Comparison(role=role) for role, one in family.native.items() if one.left_out),
+    )
+
+
+def _impossible(one: Comparison, family: Family, backend: KernelBackend) -> str | None:
+    """Why a comparison cannot be made here."""
+    reason = missing(backend)
+    if reason is None and one.role in family.native:
+        reason = family.native[one.role].left_out or missing_compiler(backend)
+    return reason
 
 
 def _none(
@@ -210,6 +231,7 @@ def _compared(bench: Bench, one: Comparison, order: Order, release: str) -> Comp
     began = time.monotonic()
     while made < order.launches and verdict == "holds":
         try:
+            assert one.check is not None
             difference = one.check(bench, bench.source(launch_seed(order.seed, one.name, made)))
         except Exception as error:  # whatever the engine or the GPU raises is what was looked for
             traceback.print_exc(file=sys.stderr)

@@ -89,7 +89,7 @@ Check: TypeAlias = Callable[[Bench, Source], Difference]
 # --- Exact comparisons ------------------------------------------------------------------------
 
 
-def _tensors(found: torch.Tensor, expected: torch.Tensor, what: str) -> Difference:
+def same_bits(found: torch.Tensor, expected: torch.Tensor, what: str) -> Difference:
     """All elements, as the bits that they are."""
     size = expected.element_size()
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
@@ -127,7 +127,7 @@ def _lists(
     return Difference(cells=cells)
 
 
-def _all(parts: Iterable[Difference]) -> Difference:
+def all_of(parts: Iterable[Difference]) -> Difference:
     """Several comparisons of one launch."""
     found = tuple(parts)
     return Difference(
@@ -191,8 +191,8 @@ def _scatter(bench: Bench, source: Source, *, two_pools: bool = False) -> Differ
     for name, ring, old, pool in zip(("ring", "rope ring"), rings, before, pools, strict=False):
         expected = old.view(torch.uint8).clone()
         expected[rows] = pool.view(torch.uint8)[origins]
-        parts.append(_tensors(ring.view(torch.uint8)[lent], expected[lent], name))
-    return _all(parts)
+        parts.append(same_bits(ring.view(torch.uint8)[lent], expected[lent], name))
+    return all_of(parts)
 
 
 def _scatter_by_location(bench: Bench, source: Source) -> Difference:
@@ -207,7 +207,7 @@ def _scatter_by_location(bench: Bench, source: Source) -> Difference:
     for token, loc in enumerate(locs):
         if loc >= 0:
             before[loc] = kv[token]
-    return _tensors(ring, before, "ring")
+    return same_bits(ring, before, "ring")
 
 
 # --- Index streams ----------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def _decode_streams(bench: Bench, source: Source) -> Difference:
         window.append([ring_row(slot, Position(p), sizes.stride) for p in seen])
         whole.append([*window[-1], *(sizes.rows + page for page in row)])
     swa, swa_starts, hca, hca_starts, csa, csa_starts = found
-    return _all(
+    return all_of(
         (
             _lists(swa, swa_starts, window, "swa"),
             _lists(hca, hca_starts, whole, "hca"),
@@ -282,7 +282,7 @@ def _prefill_indices(bench: Bench, source: Source, *, compressed: bool) -> Diffe
         )
         own = max(window_start(token.position, sizes.window), token.first)
         chunk.append([token.row + p - token.first for p in range(own, token.position + 1)])
-    return _all(
+    return all_of(
         (
             _lists(prefix, prefix_starts, ring, "prefix"),
             _lists(extend, extend_starts, chunk, "chunk"),
@@ -322,7 +322,9 @@ def _verify_streams(bench: Bench, source: Source) -> Difference:
             asked.append(len(members))
     totals = [sum(asked[:index]) for index in range(len(asked) + 1)]
     counts = torch.tensor(totals, dtype=torch.int32, device=source.device)
-    return _all((_lists(indices, starts, expected, "stream"), _tensors(queries, counts, "queries")))
+    return all_of(
+        (_lists(indices, starts, expected, "stream"), same_bits(queries, counts, "queries"))
+    )
 
 
 def _lengths(pages: Sequence[Sequence[int]], source: Source) -> torch.Tensor:
@@ -372,7 +374,7 @@ def _allocate(bench: Bench, source: Source, *, step: str) -> Difference:
     upper = 1 << (count - 1).bit_length()
     [kernel] = bench.family.jit(step)
     kernel[(count,)](*(place if step == "allocate extend" else place[1:]), out, upper, page_size)
-    return _tensors(out, torch.tensor(expected, device=source.device), "location")
+    return same_bits(out, torch.tensor(expected, device=source.device), "location")
 
 
 def _write_request_rows(bench: Bench, source: Source) -> Difference:
@@ -405,7 +407,7 @@ def _write_request_rows(bench: Bench, source: Source) -> Difference:
         before[slot, : len(prefix)] = prefix
         before[slot, len(prefix) : len(prefix) + length] = locs[at : at + length]
         at += length
-    return _tensors(table, before, "table")
+    return same_bits(table, before, "table")
 
 
 def _last_location(bench: Bench, source: Source, *, wrapper: str) -> Difference:
@@ -420,7 +422,7 @@ def _last_location(bench: Bench, source: Source, *, wrapper: str) -> Difference:
         torch.tensor(lengths, device=source.device),
     )
     expected = [table[s][n - 1] if n else -1 for s, n in zip(slots, lengths, strict=True)]
-    return _tensors(found, torch.tensor(expected, device=source.device), "location")
+    return same_bits(found, torch.tensor(expected, device=source.device), "location")
 
 
 # --- Attention --------------------------------------------------------------------------------
@@ -433,7 +435,8 @@ class _OnGpu(torch.Tensor):
 
 
 def _judged(found: torch.Tensor, exact: Attention) -> Difference:
-    worst = exact.worst(found.as_subclass(torch.Tensor))
+    found = found.as_subclass(torch.Tensor)
+    worst = exact.worst(found)
     says = ""
     if worst > 1:
         errors = (found.double() - exact.out).abs() / exact.tolerance
@@ -532,13 +535,13 @@ class Comparison:
         role: the catalogue's name of it.
         form: which of its paths is taken; empty if it has one.
         dtype: of what it moves or computes with.
-        check: makes a launch and compares.
+        check: makes a launch and compares; None for a kernel that is only listed.
     """
 
     role: str
     form: str = ""
-    dtype: str
-    check: Check
+    dtype: str = ""
+    check: Check | None = None
 
     @property
     def name(self) -> str:
@@ -579,9 +582,4 @@ def _index_kernels() -> Iterator[Comparison]:
 
 
 COMPARISONS = (*_index_kernels(), *_attention())
-"""What is compared, of every release that has it."""
-
-
-def comparisons_of(family: Family) -> tuple[Comparison, ...]:
-    """The comparisons whose kernel this release has."""
-    return tuple(one for one in COMPARISONS if one.role in family.kernels)
+"""What is compared of the Triton kernels."""

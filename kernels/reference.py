@@ -18,7 +18,8 @@ of the tensors' type, it is the sum of
 - ``(K + 8) eps sum(w |v|)``: float32 sums over the keys, in any order;
 - where the pool holds fp8 with scales that are rounded to the tensors' type: ``2 u`` relative on
   each key and value;
-- for float16, ``K 2^-24 max |v|``: weights below its smallest number are lost.
+- for float16, whose smallest number is 2^-24: that much of the output, and of each weight,
+  ``K 2^-24 max |v|``, is lost.
 
 ``eps`` is 2^-23: a tensor core's sum may be truncated rather than rounded. What is left out are
 products of these terms, hence `SECOND_ORDER`.
@@ -33,7 +34,8 @@ import torch
 SECOND_ORDER = 1.05
 """Room for products of roundoffs: the largest is 2^-7."""
 
-_EPS = 2.0**-23
+EPS = 2.0**-23
+"""Unit in the last place of float32."""
 _FLOAT16_SMALLEST = 2.0**-24
 
 ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -97,17 +99,20 @@ def attend(
     known = scores.masked_fill(~there, 0.0)
     largest = torch.cat([known, sinks], dim=2).abs().amax(dim=2, keepdim=True)
     products = queries.abs() @ sizes.mT * scale
-    off = dim * _EPS * products + 4 * _EPS * (known.abs() + largest)
+    off = dim * EPS * products + 4 * EPS * (known.abs() + largest)
     if rescaled:
         off = off + 2 * roundoff * products
     weighted = weights * off
     tolerance = (
         roundoff * out.abs()
-        + (roundoff * (3 if rescaled else 1) + (picks.shape[1] + 8) * _EPS) * spread
+        + (roundoff * (3 if rescaled else 1) + (picks.shape[1] + 8) * EPS) * spread
         + weighted @ sizes
         + weighted.sum(dim=2, keepdim=True) * spread
     )
-    if q.dtype == torch.float16 and keys.numel():
-        tolerance = tolerance + picks.shape[1] * _FLOAT16_SMALLEST * sizes.amax(dim=1)[:, None, :]
+    if q.dtype == torch.float16:
+        tolerance = tolerance + _FLOAT16_SMALLEST
+        if keys.numel():
+            lost = picks.shape[1] * _FLOAT16_SMALLEST
+            tolerance = tolerance + lost * sizes.amax(dim=1)[:, None, :]
     # Below the smallest normal float32 nothing is promised.
     return Attention(out=out, tolerance=SECOND_ORDER * tolerance + torch.finfo(torch.float32).tiny)
