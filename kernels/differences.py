@@ -104,7 +104,7 @@ def same_bits(found: torch.Tensor, expected: torch.Tensor, what: str) -> Differe
     return Difference(cells=expected.numel(), worst=math.inf, says=says)
 
 
-def _lists(
+def same_lists(
     found: torch.Tensor, starts: torch.Tensor, expected: Sequence[Sequence[int]], what: str
 ) -> Difference:
     """Ragged segments, entry by entry, and their bounds."""
@@ -243,9 +243,9 @@ def _decode_streams(bench: Bench, source: Source) -> Difference:
     swa, swa_starts, hca, hca_starts, csa, csa_starts = found
     return all_of(
         (
-            _lists(swa, swa_starts, window, "swa"),
-            _lists(hca, hca_starts, whole, "hca"),
-            _lists(csa, csa_starts, window, "csa"),
+            same_lists(swa, swa_starts, window, "swa"),
+            same_lists(hca, hca_starts, whole, "hca"),
+            same_lists(csa, csa_starts, window, "csa"),
         )
     )
 
@@ -284,8 +284,8 @@ def _prefill_indices(bench: Bench, source: Source, *, compressed: bool) -> Diffe
         chunk.append([token.row + p - token.first for p in range(own, token.position + 1)])
     return all_of(
         (
-            _lists(prefix, prefix_starts, ring, "prefix"),
-            _lists(extend, extend_starts, chunk, "chunk"),
+            same_lists(prefix, prefix_starts, ring, "prefix"),
+            same_lists(extend, extend_starts, chunk, "chunk"),
         )
     )
 
@@ -323,7 +323,7 @@ def _verify_streams(bench: Bench, source: Source) -> Difference:
     totals = [sum(asked[:index]) for index in range(len(asked) + 1)]
     counts = torch.tensor(totals, dtype=torch.int32, device=source.device)
     return all_of(
-        (_lists(indices, starts, expected, "stream"), same_bits(queries, counts, "queries"))
+        (same_lists(indices, starts, expected, "stream"), same_bits(queries, counts, "queries"))
     )
 
 
@@ -440,7 +440,7 @@ def _judged(found: torch.Tensor, exact: Attention) -> Difference:
     says = ""
     if worst > 1:
         errors = (found.double() - exact.out).abs() / exact.tolerance
-        at = torch.nan_to_num(errors, nan=torch.inf).argmax()
+        at = torch.nan_to_num(errors, nan=torch.inf, posinf=torch.inf).argmax()
         says = (
             f"output {at} is {found.flatten()[at]} instead of {exact.out.flatten()[at]:.6g}, "
             f"{worst:.3g} times its tolerance"

@@ -359,7 +359,9 @@ def _within(
     found: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor, what: str
 ) -> Difference:
     tolerance = SECOND_ORDER * tolerance + torch.finfo(torch.float32).tiny
-    errors = torch.nan_to_num((found.double() - exact).abs() / tolerance, nan=torch.inf)
+    errors = torch.nan_to_num(
+        (found.double() - exact).abs() / tolerance, nan=torch.inf, posinf=torch.inf
+    )
     worst = float(errors.max()) if errors.numel() else 0.0
     says = ""
     if worst > 1:

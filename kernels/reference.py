@@ -13,8 +13,8 @@ of the tensors' type, it is the sum of
 - ``u sum(w |v|)``: each weight is rounded before the second product;
 - ``sum(w e |v|) + sum(w e) sum(w |v|)``: a score that is off by ``e`` moves its weight by a factor
   ``1 + e`` and the denominator with it. ``e`` is ``D eps sum(|q k|) scale`` for a float32 sum of
-  exact products in any order, and ``4 eps (|s| + max |s|)`` for an exponential of a rounded
-  argument;
+  exact products in any order, and ``4 eps (|s| + |max s|)`` for an exponential of a rounded
+  argument, the sink's too;
 - ``(K + 8) eps sum(w |v|)``: float32 sums over the keys, in any order;
 - where the pool holds fp8 with scales that are rounded to the tensors' type: ``2 u`` relative on
   each key and value;
@@ -60,7 +60,11 @@ class Attention:
     def worst(self, found: torch.Tensor) -> float:
         """Largest error in units of its tolerance; infinite where a number is none."""
         errors = (found.double() - self.out).abs() / self.tolerance
-        return float(torch.nan_to_num(errors, nan=torch.inf).max()) if errors.numel() else 0.0
+        return (
+            float(torch.nan_to_num(errors, nan=torch.inf, posinf=torch.inf).max())
+            if errors.numel()
+            else 0.0
+        )
 
 
 def attend(
@@ -91,23 +95,24 @@ def attend(
     # A query without keys still has its sink; a key that is none has weight zero.
     scores = (queries @ keys.mT * scale).masked_fill(~there, -torch.inf)
     sinks = sink.double()[None, :, None].expand(count, -1, 1)
-    weights = torch.cat([scores, sinks], dim=2).softmax(dim=2)[:, :, :-1]
+    all_scores = torch.cat([scores, sinks], dim=2)
+    all_weights = all_scores.softmax(dim=2)
+    weights = all_weights[:, :, :-1]
     out = weights @ keys
 
     sizes = keys.abs()
     spread = weights @ sizes
-    known = scores.masked_fill(~there, 0.0)
-    largest = torch.cat([known, sinks], dim=2).abs().amax(dim=2, keepdim=True)
+    largest = all_scores.amax(dim=2, keepdim=True).abs()
+    argument = 4 * EPS * (all_scores.masked_fill(all_weights == 0, 0.0).abs() + largest)
     products = queries.abs() @ sizes.mT * scale
-    off = dim * EPS * products + 4 * EPS * (known.abs() + largest)
-    if rescaled:
-        off = off + 2 * roundoff * products
+    off = argument[:, :, :-1] + products * (dim * EPS + (2 * roundoff if rescaled else 0.0))
     weighted = weights * off
+    denominator = weighted.sum(dim=2) + all_weights[:, :, -1] * argument[:, :, -1]
     tolerance = (
         roundoff * out.abs()
         + (roundoff * (3 if rescaled else 1) + (picks.shape[1] + 8) * EPS) * spread
         + weighted @ sizes
-        + weighted.sum(dim=2, keepdim=True) * spread
+        + denominator[:, :, None] * spread
     )
     if q.dtype == torch.float16:
         tolerance = tolerance + _FLOAT16_SMALLEST
