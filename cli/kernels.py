@@ -135,6 +135,10 @@ def compare_(
         typer.Option("--only", metavar="TEXT", help="Kernels with TEXT in their name; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the launches.")] = 0,
+    time: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Stop a kernel's launches after that."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Append each result as a line of JSON at once."),
@@ -149,7 +153,7 @@ def compare_(
     with progress("comparing", lines=False) as tell:
         for each in _engines(engine):
             results = compare(
-                each, backend=backend, launches=launches, seed=seed, tell=tell,
+                each, backend=backend, launches=launches, seed=seed, time_limit=time, tell=tell,
                 wanted=lambda one: not only or any(text in one.name for text in only),
             )  # fmt: skip
             for result in results:

@@ -8,6 +8,7 @@ process, since a GPU gives nothing sensible after a fault: the rest gets another
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -41,12 +42,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         launches: of each kernel.
         seed: launches are drawn from it.
         names: comparisons to make, in this order.
+        time_limit: seconds after which no more launches of a kernel are made.
     """
 
     backend: KernelBackend
     launches: int
     seed: int
     names: tuple[str, ...]
+    time_limit: float | None = None
 
 
 class Began(msgspec.Struct, frozen=True, kw_only=True, tag="began"):
@@ -64,7 +67,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
         backend: where the kernel ran, with the GPU's architecture; what was asked for if it did
             not.
         dtype: of what the kernel moves or computes with.
-        launches: that were made; after a difference there are no more.
+        launches: that were made; after a difference, or the time limit, there are no more.
         cells: numbers compared.
         worst: largest error in units of its tolerance. Beyond 1 is a violation; where every bit
             must be the same it is 0, or infinite.
@@ -94,6 +97,7 @@ def compare(
     backend: KernelBackend,
     launches: int,
     seed: int = 0,
+    time_limit: float | None = None,
     wanted: Callable[[Comparison], bool] = lambda _: True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Compared]:
@@ -104,6 +108,7 @@ def compare(
         backend: where its kernels run. Where that is not possible here, all are skipped.
         launches: random launches of each.
         seed: they are drawn from it.
+        time_limit: seconds for one kernel; the result says how many launches they were.
         wanted: which comparisons to make.
         tell: told what begins.
 
@@ -125,6 +130,7 @@ def compare(
             launches=launches,
             seed=seed,
             names=tuple(one.name for one in waiting),
+            time_limit=time_limit,
         )
         before = len(waiting)
         with _Process(engine, order) as process:
@@ -229,7 +235,9 @@ def _compared(bench: Bench, one: Comparison, order: Order, release: str) -> Comp
     verdict: Status = "holds"
     made, cells, worst, reason = 0, 0, 0.0, ""
     began = time.monotonic()
-    while made < order.launches and verdict == "holds":
+    limit = math.inf if order.time_limit is None else began + order.time_limit
+    # One launch at least: a kernel is not said to hold for none.
+    while made < order.launches and verdict == "holds" and (not made or time.monotonic() < limit):
         try:
             assert one.check is not None
             difference = one.check(bench, bench.source(launch_seed(order.seed, one.name, made)))

@@ -42,7 +42,6 @@ _EPSILON = 1e-6
 _POSITIONS = 4096
 _LARGEST_FP8 = 448.0
 _SMALLEST_AMAX = 1e-4
-_PAGES = 64
 
 
 def missing_compiler(backend: KernelBackend) -> str | None:
@@ -246,7 +245,7 @@ def _same_rows(found: Sequence[Any], expected: Sequence[Any], what: str) -> Diff
 def _compressor(bench: Bench, source: Source, *, ratio: int, decode: bool) -> Difference:
     """Softmax over the tokens of a page, and of the page before where pages overlap."""
     overlaps = ratio == 4
-    dim = source.dice.choice((128, 512)) if overlaps else 512
+    dim = DIM
     width = dim * (4 if overlaps else 2)
     stride = ratio * (2 if overlaps else 1)
     batch = _Batch.random(source, ratio=ratio, decode=decode)
@@ -483,7 +482,7 @@ def _compressed_store(bench: Bench, source: Source, *, layout: str, decode: bool
             same_bits(rope, expected_rope, "rope pool"),
         ]
     elif layout == "paged fp8":
-        pages = _Pages.random(source, pool_rows)
+        pages = _Pages.for_rows(pool_rows)
         cache = pages.fresh(source)
         expected = cache.clone()
         run(cache, pages.size)
@@ -506,9 +505,9 @@ class _Pages:
     count: int
 
     @classmethod
-    def random(cls, source: Source, rows: int) -> _Pages:
-        """Pages for so many rows. Each size is compiled for, so there are two."""
-        size = source.dice.choice((64, 256))
+    def for_rows(cls, rows: int) -> _Pages:
+        """Pages for so many rows. Each size is compiled for, so there is one."""
+        size = 64
         return cls(size=size, count=-(-rows // size))
 
     @property
@@ -537,7 +536,7 @@ def _paged_store(bench: Bench, source: Source) -> Difference:
     kv = source.normal(tokens, DIM, dtype=torch.bfloat16) * dice.choice((0.0001, 1.0, 30.0))
     locs = dice.sample(range(1024), tokens)
     kind = dice.choice((torch.int32, torch.int64))
-    pages = _Pages.random(source, 1024)
+    pages = _Pages.for_rows(1024)
     pool = pages.fresh(source)
     expected = pool.clone()
     _launch(bench, "paged store")(
@@ -556,7 +555,7 @@ def _window_store(bench: Bench, source: Source) -> Difference:
     locs = [dice.choice((loc, loc, loc, -1)) for loc in dice.sample(range(1024), tokens)]
     positions = [dice.randrange(_POSITIONS) for _ in locs]
     kv = source.normal(tokens, DIM, dtype=torch.bfloat16) * 3
-    pages = _Pages.random(source, 1024)
+    pages = _Pages.for_rows(1024)
     pool = pages.fresh(source)
     before = pool.clone()
     _launch(bench, "window store")(
