@@ -40,6 +40,7 @@ GROUP = 64
 
 _EPSILON = 1e-6
 _POSITIONS = 4096
+_POOL_ROWS = 4096
 _LARGEST_FP8 = 448.0
 _SMALLEST_AMAX = 1e-4
 
@@ -437,7 +438,7 @@ def _compressed_store(bench: Bench, source: Source, *, layout: str, decode: bool
     rows = batch.rows
     weight, angles = _model(source)
     swa_pages = source.dice.randint(1, 500)
-    locs = [swa_pages + loc for loc in source.dice.sample(range(1024), batch.tokens)]
+    locs = [swa_pages + loc for loc in source.dice.sample(range(_POOL_ROWS), batch.tokens)]
     store = _Store(
         kv=source.normal(batch.tokens if decode else len(rows), DIM, dtype=torch.bfloat16) * 3,
         weight=weight,
@@ -447,7 +448,7 @@ def _compressed_store(bench: Bench, source: Source, *, layout: str, decode: bool
         rows=[(row.kv, row.length - batch.ratio, locs[row.token]) for row in rows],
     )
     plan = batch.plan(bench, source)
-    pool_rows = swa_pages + 1024
+    pool_rows = swa_pages + _POOL_ROWS
 
     def run(kvcache: torch.Tensor, page_size: int, **layout: Any) -> None:
         _launch(bench, "compressed store")(
