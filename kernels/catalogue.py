@@ -32,6 +32,21 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Native:
+    """A C++ kernel that the release ships as source and compiles at run time.
+
+    Attributes:
+        sources: below the release's ``csrc/deepseek_v4/``.
+        launch: the engine's function or class that launches it.
+        left_out: why it is listed and not compared; empty if it is compared.
+    """
+
+    sources: tuple[str, ...]
+    launch: str
+    left_out: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """Releases that keep the same things in the same places.
 
@@ -43,6 +58,7 @@ class Family:
         verify_order: whether a verify step writes its draft's rows before or after it reads.
         methods: what the recorder listens to, by what happens there: ``module:Class.method``.
         fields: attribute path of what the recorder reads of a request.
+        native: C++ kernels that read or write rows of a ring, or compressed rows.
     """
 
     name: str
@@ -52,6 +68,7 @@ class Family:
     verify_order: Order
     methods: Mapping[str, tuple[str, ...]]
     fields: Mapping[str, str]
+    native: Mapping[str, Native]
 
     def part(self, role: str) -> Any:
         """The object of that role; imports it from the engine of this process."""
@@ -165,8 +182,36 @@ def _methods(
     }
 
 
+def _native(*, compress: str, store: str, norm: str) -> dict[str, Native]:
+    return {
+        "compress plan": Native(
+            sources=("c_plan.cuh",), launch=f"{compress}:CompressorPrefillPlan"
+        ),
+        "compressor": Native(
+            sources=("c4_v2.cuh", "c128_v2.cuh"), launch=f"{compress}:compress_forward"
+        ),
+        "compressed store": Native(
+            sources=("fused_norm_rope_v2.cuh",), launch=f"{compress}:compress_norm_rope_store"
+        ),
+        "paged store": Native(sources=("store.cuh",), launch=f"{store}:fused_store_cache"),
+        "window store": Native(
+            sources=("main_norm_rope.cuh",), launch=f"{norm}:fused_k_norm_rope_flashmla"
+        ),
+        "online compressor": Native(
+            sources=("c128_online_v2.cuh", "online_c128_mtp.cuh"),
+            launch=f"{compress}:compress_forward",
+            left_out="it keeps running sums, no rows: the specification has no rule for them",
+        ),
+    }
+
+
 _PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
 _TOKENS = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
+_JIT = "sglang.jit_kernel.dsv4"
+_OPS = "sglang.kernels.ops.attention.dsv4"
+_EARLIER_NATIVE = _native(
+    compress=f"{_JIT}.compress", store=f"{_JIT}.attn", norm=f"{_JIT}.elementwise"
+)
 _SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
 _OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
 _SWA_TREE = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
@@ -205,6 +250,11 @@ FAMILIES = (
             write="allocation",
         )
         | {
+            # The same kernel, launched for each pool of the fp8 layout.
+            "scatter into two pools": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:store_swa_into_unified",
+                jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_swa_scatter_kernel",),
+            ),
             "scatter by location": Kernel(
                 launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:scatter_bf16_into_unified",
                 jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_scatter_loc_kernel",),
@@ -225,6 +275,23 @@ FAMILIES = (
             },
         ),
         fields={"slot": "kv.req_pool_idx", "matched": "prefix_len", "extend end": "extend_end"},
+        native=_native(compress=f"{_OPS}.compress", store=f"{_OPS}.attn", norm=f"{_OPS}.norm_rope")
+        | {
+            "compressed store into two pools": Native(
+                sources=("fused_norm_rope_v2.cuh",),
+                launch=f"{_OPS}.compress:compress_norm_rope_store",
+            ),
+            "low-ratio compressors": Native(
+                sources=("c1.cuh", "c2.cuh"),
+                launch=f"{_OPS}.low_ratio_compress:c2_prefill_norm_rope_store",
+                left_out="of DeepSeek-V4.1: its pages are not those of unified_kv",
+            ),
+            "window store with queries": Native(
+                sources=("main_norm_rope.cuh",),
+                launch=f"{_OPS}.norm_rope:fused_k_norm_rope_flashmla",
+                left_out="needs AMD's compiler: this form of the kernel is built on ROCm only",
+            ),
+        },
     ),
     Family(
         name="0.5.16",
@@ -244,6 +311,7 @@ FAMILIES = (
         verify_order="read, then write",
         methods=_TREE_METHODS,
         fields=_REQ_FIELDS,
+        native=_EARLIER_NATIVE,
     ),
     Family(
         name="0.5.15",
@@ -263,6 +331,7 @@ FAMILIES = (
         verify_order="read, then write",
         methods=_TREE_METHODS,
         fields=_REQ_FIELDS,
+        native=_EARLIER_NATIVE,
     ),
 )
 """All layouts, newest first: the first whose marker exists is the engine's."""

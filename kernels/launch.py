@@ -9,7 +9,7 @@ index streams int32, and a sliding-window layer has no compressed pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +47,10 @@ class Ring:
             stride=pool.unified_swa_ring_size,
             pages=pool.unified_swa_pages,
         )
+
+    def on(self, device: str) -> Ring:
+        """The same ring with its rows on a device; itself if they are there."""
+        return replace(self, rows=self.rows.to(device))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

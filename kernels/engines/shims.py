@@ -58,17 +58,18 @@ def install(
             then has no ring and no cap.
         allocator_twins: allocate pages by the kernels' rule in Python where the release would
             launch a Triton kernel.
-        interpret: run kernels in the interpreter. Off, they can be compiled, and a launch fails.
+        interpret: run kernels in the interpreter. Off, they are compiled, and a launch needs a GPU.
 
     Raises:
         EngineError: the engine's layout is not a known one.
         ShimError: the gate stays off, or Triton was imported too early.
     """
     shims = [_interpreter(), _stubs()] if interpret else [_stubs()]
+    shims.extend(_no_cuda_engine())
     if rocm_gate:
         shims.append(_rocm_gate())
     if interpret:
-        shims.append(_warm_interpreter())
+        shims += [_warm_interpreter(), _bfloat16_numbers()]
     if allocator_twins:
         shims.extend(_allocator_twins())
     return tuple(shims)
@@ -138,6 +139,45 @@ def _warm_interpreter() -> Shim:
         replaces="repeated patching and look-ups, and overflow checks whose result is dropped, in "
         "Triton's interpreter",
         reason="speed: what a kernel computes is unchanged",
+    )
+
+
+def _bfloat16_numbers() -> Shim:
+    """Compute with bf16 numbers in the interpreter, which computes with their bit patterns.
+
+    It keeps a bf16 tensor as 16-bit integers. `create_dot` multiplies those integers, and so does
+    every elementwise operation: wrong without a word (seen in Triton 3.6 and 3.9). Here both widen
+    their operands to float32, and an elementwise result is rounded back, to nearest even.
+    """
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    dot, binary = builder.create_dot, builder.binary_op
+
+    def widened(tensor: Any) -> Any:
+        if tensor.dtype.scalar != tl.bfloat16:
+            return tensor
+        return handle((tensor.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, widened(a), widened(b), *rest)
+
+    def binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        if lhs.dtype.scalar != tl.bfloat16:
+            return binary(self, lhs, rhs, op)
+        bits = binary(self, widened(lhs), widened(rhs), op).data.view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        # Rounding would carry a NaN's bits away.
+        rounded = np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FC0, rounded)
+        return handle(rounded.astype(np.uint16), tl.bfloat16)
+
+    builder.create_dot, builder.binary_op = create_dot, binary_op
+    return Shim(
+        name="bf16-numbers",
+        replaces="dot products and arithmetic on bf16 in Triton's interpreter",
+        reason="it computes with the raw 16-bit patterns: attention would come out as noise",
     )
 
 
@@ -286,6 +326,52 @@ def engine_family() -> Family:
             fix="start it with the environment that engine_env() gives",
         )
     return family_of(Path(next(iter(spec.submodule_search_locations))).parent)
+
+
+def _no_cuda_engine() -> list[Shim]:
+    """Let the engine find no NVIDIA GPU, where there is one, so that it is the same engine.
+
+    On one it would import NVIDIA's serving libraries and choose other code around the caches. Its
+    own question is asked once and remembered, so the GPU is hidden for that moment only.
+    """
+    import torch
+
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return []
+    seen = torch.cuda.is_available
+    torch.cuda.is_available = lambda: False
+    try:
+        common = importlib.import_module("sglang.srt.utils.common")
+        if common.is_cuda() or common.is_cuda_alike():
+            raise ShimError("the engine finds the NVIDIA GPU")
+    finally:
+        torch.cuda.is_available = seen
+    if common.is_cuda():
+        raise ShimError("the engine looks for a GPU each time, so none can be hidden from it")
+    return [
+        Shim(
+            name="no-cuda-engine",
+            replaces="is_cuda and is_cuda_alike in sglang.srt.utils.common, as remembered",
+            reason="caches and scheduler run as on a machine without a GPU; kernels are launched "
+            "on it by kvproof",
+        )
+    ]
+
+
+def compute_units(count: int) -> Shim:
+    """Tell the decode attention's wrapper how many compute units the GPU has.
+
+    It splits a query's keys over the units that would be idle: 0 stands for no split.
+    """
+    place = engine_family().kernels["decode attention"].launch
+    assert place is not None
+    importlib.import_module(place.partition(":")[0])._cu_count = lambda: count  # type: ignore[attr-defined]
+    return Shim(
+        name="compute-units",
+        replaces="_cu_count of the paged decode attention",
+        reason="it asks aiter, which is ROCm only; the number chooses between the fused kernel and "
+        "split-K, so both are played",
+    )
 
 
 def _rocm_gate() -> Shim:
