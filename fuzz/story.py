@@ -69,7 +69,7 @@ def _span(positions: Sequence[int]) -> str:
     return f"position {first}" if first == last else f"positions {first} to {last}"
 
 
-def _happened(facts: Sequence[Fact]) -> list[str]:
+def happened(facts: Sequence[Fact]) -> list[str]:
     """What the target did in a step, in few words."""
     words = []
     written: list[int] = []
@@ -104,8 +104,8 @@ def _operations(log: Iterable[Fact], breaks_at: int) -> list[str]:
     lines = []
     for (step, facts), text in zip(steps, spelled, strict=True):
         mark = "   <- breaks here" if step.index == breaks_at else ""
-        happened = "; ".join(_happened(facts))
-        lines.append(f"  {step.index + 1:>3}  {text:<{width}}  {happened}{mark}".rstrip())
+        did = "; ".join(happened(facts))
+        lines.append(f"  {step.index + 1:>3}  {text:<{width}}  {did}{mark}".rstrip())
     return lines
 
 

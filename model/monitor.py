@@ -7,7 +7,7 @@ server, the self-tests. It sees facts only, and streams them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kvproof.model.facts import (
@@ -142,6 +142,16 @@ class Monitor:
         """The log's window."""
         assert self.started is not None, "a log starts with a 'started' fact"
         return self.started.geometry.window
+
+    @property
+    def ghost(self) -> Ghost:
+        """Who wrote each ring row, after the facts so far; to be looked at, not changed."""
+        return self._ghost
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """Who holds a slot, after the facts so far: the occupancy by its request's name."""
+        return self._leases
 
     def _break(
         self,
