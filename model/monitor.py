@@ -149,6 +149,11 @@ class Monitor:
         return self._ghost
 
     @property
+    def texts(self) -> Mapping[str, int]:
+        """Number of each text of the log so far, as token ids are made with it."""
+        return self._texts
+
+    @property
     def leases(self) -> Mapping[str, Lease]:
         """Who holds a slot, after the facts so far: the occupancy by its request's name."""
         return self._leases

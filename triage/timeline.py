@@ -86,7 +86,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         skipped: why the operation did nothing; None if it did.
         facts: what was observed in the step, `Ran` spelled out as reads and writes.
         tenants: by slot number.
-        cells: the rows of the slots that were asked for, in ascending order.
+        cells: the rows that were asked for.
         pools: the latest snapshot; None if the log had none so far.
         lent: tokens of each pool that an allocator has lent, where the log says so.
     """
@@ -126,14 +126,14 @@ def spelled_out(log: Iterable[Fact]) -> Iterator[Fact]:
 def frames(
     log: Iterable[Fact],
     *,
-    slots: Collection[int] | None = None,
+    rows: Collection[int] | None = None,
     wanted: Callable[[int], bool] = lambda _: True,
 ) -> Iterator[Frame]:
     """State after each step of a log, one at a time.
 
     Args:
         log: facts from `Started` on.
-        slots: slots whose rows are shown; None for all.
+        rows: ring rows that the frames hold; None for all.
         wanted: whether the step of an index gets a frame. The others are played, not drawn.
 
     Raises:
@@ -147,7 +147,7 @@ def frames(
     for fact in spelled_out(log):
         if isinstance(fact, Step):
             if draft is not None:
-                yield draft.frame(monitor, latest, lent, computed, slots)
+                yield draft.frame(monitor, latest, lent, computed, rows)
             draft = _Draft(step=fact) if wanted(fact.index) else None
         if isinstance(fact, Pools):
             latest = fact
@@ -163,7 +163,7 @@ def frames(
             draft.take(fact, monitor)
         monitor.feed(fact)
     if draft is not None:
-        yield draft.frame(monitor, latest, lent, computed, slots)
+        yield draft.frame(monitor, latest, lent, computed, rows)
 
 
 _WORSE = {cause: rank for rank, cause in enumerate((*CAUSES, None))}
@@ -211,7 +211,7 @@ class _Draft:
         pools: Pools | None,
         lent: dict[Pool, int],
         computed: dict[str, Advanced],
-        slots: Collection[int] | None,
+        rows: Collection[int] | None,
     ) -> Frame:
         """The frame of the step, which has ended."""
         tenants = sorted(monitor.leases.values(), key=lambda lease: lease.slot)
@@ -229,7 +229,7 @@ class _Draft:
                     looks=self.looks.get(row, 0),
                     look=self.worst.get(row),
                 )
-                for row in _rows(monitor, slots)
+                for row in (_all_rows(monitor) if rows is None else rows)
             ),
             pools=pools,
             lent=dict(lent),
@@ -242,8 +242,6 @@ def _tenant(lease: Lease, advanced: Advanced | None) -> Tenant:
     return Tenant(lease=lease, computed_len=advanced.computed_len, prefilling=advanced.prefilling)
 
 
-def _rows(monitor: Monitor, slots: Collection[int] | None) -> Iterator[int]:
-    started, stride = monitor.started, monitor.ghost.stride
-    assert started is not None
-    for slot in range(started.geometry.slots + 1) if slots is None else sorted(slots):
-        yield from range(slot * stride, (slot + 1) * stride)
+def _all_rows(monitor: Monitor) -> range:
+    assert monitor.started is not None
+    return range((monitor.started.geometry.slots + 1) * monitor.ghost.stride)

@@ -110,9 +110,9 @@ def test_a_request_starts_anew_under_an_old_name() -> None:
 
 
 def test_only_the_rows_that_are_asked_for(stale_log: list[Fact]) -> None:
-    assert {c.row for f in frames(stale_log, slots={1}) for c in f.cells} == set(range(5, 10))
+    assert {c.row for f in frames(stale_log, rows=range(5, 10)) for c in f.cells} == set(range(5, 10))
     assert {c.row for f in frames(stale_log) for c in f.cells} == set(range(10))
-    assert all(not f.cells for f in frames(stale_log, slots=()))
+    assert all(not f.cells for f in frames(stale_log, rows=()))
 
 
 def test_what_an_allocator_lent(stale_log: list[Fact]) -> None:
@@ -186,7 +186,7 @@ def test_frames_agree_with_the_monitor(scenario: Scenario) -> None:
         assert row.look.cause is not None
         assert (violation.step, prefill, row.look.cause) in stale
     # Drawing fewer steps or slots changes nothing of what is drawn.
-    some = list(frames(log, slots={1}, wanted=lambda index: index % 3 == 0))
+    some = list(frames(log, rows=range(2), wanted=lambda index: index % 3 == 0))
     assert [f.index for f in some] == [f.index for f in drawn if f.index % 3 == 0]
     for frame in some:
         whole = drawn[frame.index]
