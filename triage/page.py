@@ -104,15 +104,15 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
 
 def page_data(shown: Excerpt) -> PageData:
     """What the page of an excerpt draws."""
-    violation = shown.violation
+    violation, stride = shown.violation, shown.monitor.ghost.stride
     focus = None
     if violation is not None:
         columns = [at for at, frame in enumerate(shown.frames) if frame.index == violation.step]
         row = violation.evidence.row if violation.evidence else None
         focus = Focus(column=columns[0], row=row) if columns else None
     return PageData(
-        stride=shown.monitor.ghost.stride,
-        rows=tuple(_visible_rows(shown.frames)),
+        stride=stride,
+        rows=tuple(_visible_rows(shown.frames, stride)) if shown.frames else (),
         slots=shown.started.geometry.slots,
         steps=tuple(_steps(shown)),
         focus=focus,
@@ -120,13 +120,15 @@ def page_data(shown: Excerpt) -> PageData:
     )
 
 
-def _visible_rows(frames: Sequence[Frame]) -> Iterator[int]:
+def _visible_rows(frames: Sequence[Frame], stride: int) -> Iterator[int]:
     """Rows, less those of slots that nothing in the frames ever touched."""
-    used: dict[int, bool] = {}
-    for frame in frames:
-        for cell in frame.cells:
-            used[cell.row] = used.get(cell.row, False) or cell.holds is not None or cell.looks > 0
-    yield from used
+    used = {
+        cell.row // stride
+        for frame in frames
+        for cell in frame.cells
+        if cell.holds is not None or cell.looks
+    }
+    yield from (cell.row for cell in frames[0].cells if cell.row // stride in used)
 
 
 def _steps(shown: Excerpt) -> Iterator[StepView]:

@@ -36,6 +36,7 @@
   // Each occupancy has a colour and, when those are used up, a pattern too.
   const looks = new Map();
   const lookOf = (occupancy) => {
+    if (occupancy === 0) return "padding";
     if (!looks.has(occupancy)) {
       const order = looks.size;
       looks.set(occupancy, `c${order % COLOURS} p${Math.floor(order / COLOURS) % PATTERNS}`);
@@ -100,11 +101,15 @@
       const name = make("b", { class: "name" });
       name.textContent = cell.holds.request;
       node.append(
-        make("span", { class: "who" }, name, make("sub", {}, String(cell.holds.occupancy))),
-        make("span", { class: "position" }, String(cell.holds.position)),
+        make(
+          "span",
+          { class: "line" },
+          make("span", { class: "who" }, name, make("sub", {}, String(cell.holds.occupancy))),
+          make("span", { class: "position" }, String(cell.holds.position)),
+        ),
       );
     } else {
-      node.append(make("span", { class: "nothing" }, "–"));
+      node.append(make("span", { class: "nothing" }, cell.look ? "empty" : "–"));
     }
     if (cell.written) classes.push("written");
     if (cell.look) {
@@ -115,7 +120,7 @@
           "span",
           { class: `mark ${kind}` },
           icon(SHAPES[kind]),
-          String(cell.look.stands_for),
+          `for ${cell.look.stands_for}`,
           cell.looks > 1 ? make("small", {}, ` ×${cell.looks}`) : null,
         ),
       );
