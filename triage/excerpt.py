@@ -91,9 +91,7 @@ def _steps(log: Log, monitor: Monitor, violation: Violation | None) -> frozenset
     evidence = violation.evidence
     if evidence is None:
         return frozenset(steps)
-    leases = [
-        lease for lease in (evidence.reader, evidence.previous, evidence.publisher) if lease
-    ]
+    leases = [lease for lease in (evidence.reader, evidence.previous, evidence.publisher) if lease]
     steps |= {lease.step for lease in leases}
     written = {cell.writer.step for cell in evidence.ring if cell.writer}
     steps |= set(sorted(written)[-MOST_NAMED:])

@@ -1,8 +1,8 @@
 """The page of a log: one HTML file that opens from disk, without a server or a network.
 
 What the page shows is computed here, as plain data; the template's script only draws it. All names
-come from a file that may be hostile: the data is escaped where it is embedded, the script makes text
-of it and never markup, and the page forbids every script but its own.
+come from a file that may be hostile: the data is escaped where it is embedded, the script makes
+text of it and never markup, and the page forbids every script but its own.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _steps(shown: Excerpt) -> Iterator[StepView]:
 
 
 def _pool_view(pools: Pools, names: Mapping[int, str], page_size: int) -> PoolView:
-    owners = {page: ("free", "") for page in pools.free}
+    owners = dict.fromkeys(pools.free, ("free", ""))
     for holding in pools.holdings:
         for loc in holding.locs[holding.protected_len :]:
             owners[page_of(FullLoc(loc), page_size)] = ("request", holding.request)

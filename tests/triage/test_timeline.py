@@ -110,7 +110,9 @@ def test_a_request_starts_anew_under_an_old_name() -> None:
 
 
 def test_only_the_rows_that_are_asked_for(stale_log: list[Fact]) -> None:
-    assert {c.row for f in frames(stale_log, rows=range(5, 10)) for c in f.cells} == set(range(5, 10))
+    assert {c.row for f in frames(stale_log, rows=range(5, 10)) for c in f.cells} == set(
+        range(5, 10)
+    )
     assert {c.row for f in frames(stale_log) for c in f.cells} == set(range(10))
     assert all(not f.cells for f in frames(stale_log, rows=()))
 
