@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import engine, explain, fuzz, kernels, prove, replay
+from kvproof.cli import check, engine, explain, files, fuzz, kernels, prove, replay
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.scenario import BadFileError
@@ -85,6 +85,10 @@ app.add_typer(engine.commands)
 app.add_typer(kernels.commands)
 app.command()(fuzz.fuzz)
 app.command()(replay.replay)
-app.command()(replay.check)
+app.command()(check.check)
 app.command()(explain.explain)
+app.command()(explain.export)
+app.command()(files.convert)
+app.command()(files.redact)
+app.command()(files.schema)
 app.command()(prove.prove)

@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
-from kvproof.cli.fuzz import STATUS_STYLES, paint
-from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
+from kvproof.cli.outcome import Outcome, outcome_of, told
+from kvproof.cli.output import ExitCode, JsonOption, progress, show
 from kvproof.fuzz.story import tell
+from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.model.facts import EngineError as EngineFault
-from kvproof.model.monitor import statuses
-from kvproof.model.scenario import BadFileError, load_scenario
-from kvproof.model.verdict import Violation
-from kvproof.triage.excerpt import Excerpt, Log, excerpt
+from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.files import load_scenario
+from kvproof.model.scenario import BadFileError, Scenario
+from kvproof.model.text import encode_text
+from kvproof.triage.excerpt import Log, excerpt
+from kvproof.triage.export import (
+    Run,
+    case_of,
+    example_patch,
+    import_stubs,
+    kvproof_test,
+    sglang_test,
+    sglang_test_name,
+    with_safe_names,
+)
 from kvproof.triage.page import render
-from kvproof.triage.source import is_log, log_file, played_log
+from kvproof.triage.source import holds_a_log, log_file, played_log, plays, scenario_of
 
-FileArgument = Annotated[Path, typer.Argument(help="A scenario or a log (JSON Lines).")]
+FileArgument = Annotated[
+    Path, typer.Argument(help="A scenario, or a log (JSON Lines); gzipped or not.")
+]
+
+MOST_OPERATIONS = 200
+"""A test of more operations tells nobody anything."""
 
 
-class Explained(msgspec.Struct, frozen=True, kw_only=True):
+class Explained(Outcome, frozen=True, kw_only=True):
     """What was explained.
 
     Attributes:
         steps: number of steps of the log.
-        shown: numbers of those that the story shows, from 0.
+        shown: those that the story and the page show, from 0.
         story: the text; empty if nothing broke.
         html: the page, if one was asked for.
     """
 
-    target: str
-    backend: str
-    statuses: dict[str, str]
-    violation: Violation | None
-    engine_error: EngineFault | None
     steps: int
     shown: tuple[int, ...]
     story: str
@@ -56,7 +67,7 @@ def explain(
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write the page here: one file, opens from disk.")
+        Path | None, typer.Option(help="Write the page here: one file, which opens from disk.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,68 +77,165 @@ def explain(
     0 if every invariant holds, 1 if one breaks or the engine failed, 2 for a set-up error.
     """
     shown = excerpt(_log(file, engine or []))
-    if not shown.monitor.ended and shown.monitor.engine_error is None and not shown.violation:
+    monitor = shown.monitor
+    if not monitor.ended and monitor.engine_error is None and shown.violation is None:
         raise BadFileError(f"{file}: the log is cut off: it has no last fact")
     if html is not None:
-        write_text(html, render(shown), option="--html")
+        _write(html, render(shown), option="--html")
+    outcome = outcome_of(monitor)
     explained = Explained(
-        target=shown.started.target,
-        backend=shown.started.backend,
-        statuses={str(name): word for name, word in statuses(shown.monitor).items()},
-        violation=shown.violation,
-        engine_error=shown.monitor.engine_error,
-        steps=shown.monitor.steps,
+        **{name: getattr(outcome, name) for name in Outcome.__struct_fields__},
+        steps=monitor.steps,
         shown=tuple(frame.index for frame in shown.frames),
         story=tell(shown.violation, shown.facts) if shown.violation else "",
         html=html,
     )
-    show(Group(*_told(explained, shown)), explained, as_json=as_json)
-    if explained.violation is not None or explained.engine_error is not None:
+    parts = told(explained.target, explained, shown.facts)
+    if not shown.is_whole:
+        parts.append(Text(f"{len(shown.frames)} of {monitor.steps:,} steps are shown."))
+    if html is not None:
+        parts.append(Text(f"page: {html}"))
+    show(Group(*parts), explained, as_json=as_json)
+    if not explained.is_clean:
         raise typer.Exit(ExitCode.VIOLATION)
 
 
 def _log(file: Path, engines: list[str]) -> Log:
-    if is_log(file):
+    if holds_a_log(file):
         if engines:
             raise EngineError(
                 f"{file} is a log: it says on what it was made",
                 fix="leave --engine out, or give a scenario",
             )
         return log_file(file)
-    scenario = load_scenario(file)
     with progress("playing", lines=False) as report:
-        return played_log(scenario, engines, report=report)
+        return played_log(load_scenario(file), engines, report=report)
 
 
-def _told(explained: Explained, shown: Excerpt) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if explained.violation is None:
-        table = plain_table("invariant", "verdict")
-        for invariant, status in explained.statuses.items():
-            table.add_row(invariant, Text(status, STATUS_STYLES[status]))
-        parts += [Text(f"{explained.target} (backend {explained.backend})", "bold"), table]
+Form = Literal["sglang-test", "pytest", "text", "patch"]
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was exported.
+
+    Attributes:
+        invariant: what the export shows broken; empty for ``text``, which shows all.
+        seen_on: the target on which it breaks.
+        files: what was written, with ``--out``.
+        content: the export, by file name.
+    """
+
+    form: Form
+    invariant: str
+    seen_on: str
+    files: tuple[Path, ...]
+    content: dict[str, str]
+
+
+def export(
+    file: FileArgument,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--as",
+            help="`sglang-test`: a test of the release, without kvproof. `pytest`: a test for "
+            "kvproof's fuzz/tests. `patch`: a diff that adds an example there. `text`: the "
+            "scenario as people read and edit it.",
+        ),
+    ],
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="For sglang-test: the release that the test is for. Default: the first installed "
+            "one on which the scenario breaks."
+        ),
+    ] = None,
+    invariant: Annotated[
+        str | None, typer.Option(help="What the test is about. Default: the worst that breaks.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; without it, the export is printed.")
+    ] = None,
+    repository: Annotated[
+        Path, typer.Option(help="For patch: a checkout of kvproof.", file_okay=False)
+    ] = Path(),
+    as_json: JsonOption = False,
+) -> None:
+    """Make a regression test, a patch or a readable scenario of a failure.
+
+    The scenario is played on the installed engines first, so that what the export says was seen.
+    Names that source code could not hold are replaced. Exit code 0 if there is an export, 2 if not.
+    """
+    scenario = scenario_of(file)
+    if form == "text":
+        exported = Exported(
+            form=form, invariant="", seen_on="", files=(),
+            content={f"{file.name.partition('.')[0]}.txt": encode_text(scenario).decode()},
+        )  # fmt: skip
     else:
-        parts.append(paint(explained.story))
-        if not shown.is_whole:
-            parts.append(
-                Text(
-                    f"The operations are {len(shown.frames)} of {explained.steps:,}: those that "
-                    "led to the violation and those around it."
-                )
-            )
-    if explained.engine_error is not None:
-        error = explained.engine_error
-        parts.append(Text(f"engine error: the engine {error.cause}: {error.message}", "magenta"))
-    if explained.html is not None:
-        parts.append(Text(f"page: {explained.html}"))
-    return parts
+        exported = _test(scenario, form, engine, invariant, repository)
+    if out is not None:
+        exported = msgspec.structs.replace(exported, files=_write_all(out, exported.content))
+    if as_json or out is not None:
+        lines = [Text(str(path)) for path in exported.files]
+        show(Group(*lines), exported, as_json=as_json)
+    else:
+        # As it is, so that it can go into a pipe: a console would wrap it.
+        typer.echo(next(iter(exported.content.values())), nl=False)
 
 
-def write_text(path: Path, text: str, *, option: str) -> None:
-    """Write a file; raises EngineError if it cannot be written."""
+def _test(
+    scenario: Scenario, form: Form, engine: str | None, invariant: str | None, repository: Path
+) -> Exported:
+    if len(scenario.operations) > MOST_OPERATIONS:
+        raise EngineError(
+            f"{len(scenario.operations)} operations are too many for a test",
+            fix="make the scenario smaller first",
+        )
+    scenario = with_safe_names(scenario)
+    with progress("playing", lines=False) as report:
+        runs = {
+            target.name: Run(target=target, log=log)
+            for target, log in plays(scenario, (), report=report)
+            if target is not None
+        }
+    case = case_of(scenario, [*runs.values()], invariant)
+    match form:
+        case "sglang-test":
+            wanted = find_targets([engine or case.seen_on], EngineStore())[0].name
+            content = {
+                sglang_test_name(case): sglang_test(case, runs[wanted]),
+                "import_stubs.py": import_stubs(),
+            }
+        case "pytest":
+            content = {f"test_{case.name}.py": kvproof_test(case, [*runs.values()])}
+        case _:
+            content = {f"{case.name}.patch": example_patch(case, repository)}
+    return Exported(
+        form=form,
+        invariant=case.violation.invariant,
+        seen_on=case.seen_on,
+        files=(),
+        content=content,
+    )
+
+
+def _write_all(folder: Path, content: dict[str, str]) -> tuple[Path, ...]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngineError(
+            f"{folder} cannot be made: {error.strerror}", fix="give another folder with --out"
+        ) from error
+    for name, text in content.items():
+        _write(folder / name, text, option="--out")
+    return tuple(folder / name for name in content)
+
+
+def _write(path: Path, text: str, *, option: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise EngineError(
-            f"{path} cannot be written: {error.strerror}", fix=f"give another file with {option}"
+            f"{path} cannot be written: {error.strerror}", fix=f"give another place with {option}"
         ) from error

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kvproof.model.facts import Fact, Started, Step
+from kvproof.model.forward import spelled_out
 from kvproof.model.monitor import Monitor
 from kvproof.model.scenario import Abort, Finish, Prefill, Retract, Submit
 from kvproof.model.verdict import Violation
-from kvproof.triage.timeline import Frame, frames, spelled_out
+from kvproof.triage.timeline import Frame, frames
 
 MOST_STEPS = 60
 """A log of no more steps is shown whole."""

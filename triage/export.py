@@ -8,18 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from importlib import resources
-from itertools import chain as chained
 from itertools import count
 from pathlib import Path
 
 import jinja2
 from msgspec.structs import replace
 
-from kvproof.fuzz.story import chain, spell_operation, spell_prompt
+from kvproof.fuzz.story import chain
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.model.facts import Fact, Skipped, Started, Step
+from kvproof.model.facts import Fact, Skipped, Step
+from kvproof.model.monitor import check
 from kvproof.model.scenario import (
     Decode,
     Evict,
@@ -34,7 +34,8 @@ from kvproof.model.scenario import (
     Verify,
     number_texts,
 )
-from kvproof.model.verdict import Invariant, Violation
+from kvproof.model.text import spell_operation, spell_prompt
+from kvproof.model.verdict import INVARIANTS, Invariant, Violation
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 """Names that stand in source code, file names and comments as they are."""
@@ -53,17 +54,29 @@ _WIDTH = 96
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A scenario as one target played it."""
+
+    target: Target
+    log: Sequence[Fact]
+
+    def breaks(self, violation: Violation) -> bool:
+        """Whether the same invariant breaks here for the same cause."""
+        return (violation.invariant, violation.cause) in check(self.log).violations
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """A failure to export: the log that shows it, and the scenario with names that code can hold.
+    """A failure to export.
 
     Attributes:
-        scenario: ends with the step that breaks.
-        violation: what breaks on ``seen_on``.
+        scenario: ends with the step that breaks; its names are safe ones.
+        violation: what breaks on ``seen_on``, a target's name.
     """
 
     scenario: Scenario
     violation: Violation
-    seen_on: Started
+    seen_on: str
 
     @property
     def name(self) -> str:
@@ -74,9 +87,39 @@ class Case:
     def story(self) -> list[str]:
         """What breaks and how it came to that, in lines."""
         violation = self.violation
-        how = chain(violation, self.seen_on.geometry.window)
-        sentence = f"On {self.seen_on.target}, in step {violation.step + 1}, {violation.sentence}."
-        return list(chained.from_iterable(textwrap.wrap(text, _WIDTH) for text in (sentence, *how)))
+        sentence = f"On {self.seen_on}, in step {violation.step + 1}, {violation.sentence}."
+        texts = (sentence, *chain(violation, self.scenario.geometry.window))
+        return [line for text in texts for line in textwrap.wrap(text, _WIDTH)]
+
+
+def case_of(scenario: Scenario, runs: Sequence[Run], invariant: str | None) -> Case:
+    """The first run that breaks, as a case.
+
+    Args:
+        scenario: what was played; its names are safe ones.
+        runs: on each target.
+        invariant: what the case is about; None for the worst that breaks.
+
+    Raises:
+        EngineError: there is no such invariant, or it breaks in none of the runs.
+    """
+    if invariant is not None and invariant not in INVARIANTS:
+        raise EngineError(
+            f"there is no invariant {invariant!r}", fix=f"choose one of {', '.join(INVARIANTS)}"
+        )
+    for run in runs:
+        for violation in check(run.log).by_severity():
+            if invariant in (None, violation.invariant):
+                operations = scenario.operations[: violation.step + 1]
+                return Case(
+                    scenario=replace(scenario, operations=operations),
+                    violation=violation,
+                    seen_on=run.target.name,
+                )
+    raise EngineError(
+        f"{invariant or 'An invariant'} breaks on none of {', '.join(r.target.name for r in runs)}",
+        fix="give a scenario that breaks there, or install the engine on which it does",
+    )
 
 
 # Names
@@ -160,13 +203,12 @@ _DIALECTS = {
 """By release family, like the drivers' adapters, whose methods they repeat in the test."""
 
 
-def sglang_test(case: Case, target: Target, log: Sequence[Fact]) -> str:
+def sglang_test(case: Case, run: Run) -> str:
     """A test of one release in SGLang's own idiom, which runs without kvproof.
 
     Args:
         case: what it asserts the absence of.
-        target: the release, whose names for things it uses.
-        log: the case's scenario as played there; what was skipped is left out of the test.
+        run: the case on the release that the test is for; what was skipped is left out of it.
 
     Raises:
         EngineError: there is no such test for the invariant or the release.
@@ -177,13 +219,14 @@ def sglang_test(case: Case, target: Target, log: Sequence[Fact]) -> str:
             f"there is no SGLang test for {invariant}: what it says is not seen in one request",
             fix="give --as pytest, or --invariant with one of " + ", ".join(SGLANG_TESTS),
         )
+    target = run.target
     family = family_of(target.engine.root)
     if family.name not in _DIALECTS:
         raise EngineError(
             f"there is no SGLang test for releases like {target.engine.name}",
             fix=f"give --engine with one of {', '.join(_DIALECTS)}",
         )
-    operations = _played(log)
+    operations = _played(run.log, len(case.scenario.operations))
     uses = {type(operation).__name__ for operation in operations}
     return _template("sglang_test.py.j2").render(
         name=sglang_test_name(case),
@@ -214,10 +257,12 @@ def import_stubs() -> str:
     return resources.files("kvproof.kernels.engines").joinpath("import_stubs.py").read_text()
 
 
-def _played(log: Sequence[Fact]) -> list[Operation]:
+def _played(log: Sequence[Fact], steps: int) -> list[Operation]:
     operations: list[Operation] = []
     for fact in log:
         if isinstance(fact, Step):
+            if fact.index == steps:
+                break
             operations.append(fact.operation)
         elif isinstance(fact, Skipped):
             operations.pop()
@@ -256,12 +301,12 @@ def _calls(operations: Sequence[Operation]) -> list[str]:
 # Tests of kvproof
 
 
-def kvproof_test(case: Case, verdicts: Mapping[str, bool]) -> str:
+def kvproof_test(case: Case, runs: Sequence[Run]) -> str:
     """A pytest file for ``fuzz/tests``, where its fixtures are.
 
     Args:
         case: what it looks for.
-        verdicts: by target, whether the case breaks there.
+        runs: of the same scenario on every target whose verdict the test shall know.
     """
     operations = case.scenario.operations
     names = {type(operation).__name__ for operation in operations}
@@ -272,7 +317,7 @@ def kvproof_test(case: Case, verdicts: Mapping[str, bool]) -> str:
         story=case.story,
         names=sorted({*names, "Geometry", "Scenario"}),
         scenario=spell_scenario(case.scenario),
-        verdicts=verdicts,
+        verdicts={run.target.name: run.breaks(case.violation) for run in runs},
         operations=[spell_operation(operation) for operation in operations],
     )
 
@@ -302,7 +347,7 @@ def example_patch(case: Case, repository: Path) -> str:
     at = next(number for number, line in enumerate(lines) if line.startswith(_ANCHOR))
     text = (
         "@example(\n"
-        f"    # {case.violation.invariant} ({case.violation.cause}) on {case.seen_on.target}\n"
+        f"    # {case.violation.invariant} ({case.violation.cause}) on {case.seen_on}\n"
         f"    scenario={spell_scenario(case.scenario, indent='    ')}\n"
         ")\n"
     )

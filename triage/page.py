@@ -16,10 +16,11 @@ from itertools import pairwise
 import jinja2
 import msgspec
 
-from kvproof.fuzz.story import chain, happened, spell_operation, tell
+from kvproof.fuzz.story import chain, happened, tell
 from kvproof.model.facts import Node, Pools
 from kvproof.model.monitor import statuses
 from kvproof.model.scenario import TEXT_TOKENS
+from kvproof.model.text import spell_operation
 from kvproof.model.verdict import CAUSES, INVARIANTS
 from kvproof.spec.indices import FullLoc
 from kvproof.spec.pages import page_of

@@ -1,19 +1,18 @@
-"""What a user hands in: a scenario, to be played, or a log, to be read."""
+"""What a user hands in: a scenario, to be played, or a log, to be read as often as needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
-from kvproof.fuzz.targets import find_targets
+from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError, Fact, Started, Step, read_log
+from kvproof.model.files import STDIN, is_log, load_scenario, open_file
 from kvproof.model.monitor import check
 from kvproof.model.reference import reference_player
-from kvproof.model.scenario import BadFileError, Scenario, load_scenario
+from kvproof.model.scenario import BadFileError, Scenario
 from kvproof.triage.excerpt import Log
 
 MODEL = "model"
@@ -22,47 +21,36 @@ MODEL = "model"
 PLAY_TIMEOUT_S = 60.0
 """Seconds that one play of a scenario may take."""
 
-
-class _Head(msgspec.Struct):
-    fact: str
-
-
-_head_decoder = msgspec.json.Decoder(_Head)
+HEAD_BYTES = 2**16
+"""What is read of a file to tell a log from a scenario."""
 
 
-def is_log(file: Path) -> bool:
-    """Whether a file is a log: its first line is a fact. A scenario is one object over all lines.
+def holds_a_log(file: Path) -> bool:
+    """Whether a file is a log, not a scenario.
 
     Raises:
         BadFileError: the file cannot be read.
     """
-    try:
-        with file.open("rb") as lines:
-            _head_decoder.decode(lines.readline())
-    except OSError as error:
-        raise BadFileError(f"{file}: {error.strerror or error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+    if file == STDIN:
+        raise BadFileError("standard input can be read once only: write it to a file")
+    with open_file(file) as data:
+        return is_log(data.read(HEAD_BYTES))
 
 
 def log_file(file: Path) -> Log:
     """A log on disk, read anew each time; raises BadFileError with the path when it is read."""
 
     def facts() -> Iterator[Fact]:
-        try:
-            with file.open("rb") as lines:
-                yield from read_log(lines)
-        except OSError as error:
-            raise BadFileError(f"{file}: {error.strerror or error}") from error
-        except BadFileError as error:
-            raise BadFileError(f"{file}: {error}") from error
+        with open_file(file) as lines:
+            yield from read_log(lines)
 
     return facts
 
 
-def played_log(scenario: Scenario, engines: Sequence[str], *, report: Callable[[str], None]) -> Log:
-    """The log of a scenario on the first of the engines on which something breaks, else the last.
+def plays(
+    scenario: Scenario, engines: Sequence[str], *, report: Callable[[str], None]
+) -> Iterator[tuple[Target | None, list[Fact]]]:
+    """Play a scenario on one target after the other; None stands for the reference engine.
 
     Args:
         scenario: what to play.
@@ -72,28 +60,28 @@ def played_log(scenario: Scenario, engines: Sequence[str], *, report: Callable[[
     Raises:
         kernels.engines.errors.EngineError: no such engine, or it cannot be started.
     """
-    facts: list[Fact] = []
     if MODEL in engines:
-        facts = list(reference_player(scenario.geometry).play(scenario))
+        yield None, list(reference_player(scenario.geometry).play(scenario))
     others = [name for name in engines if name != MODEL]
-    targets = find_targets(others, EngineStore()) if others or not engines else ()
-    for target in targets:
-        if facts and _breaks(facts):
-            break
+    for target in find_targets(others, EngineStore()) if others or not engines else ():
         report(f"playing on {target.name}")
         with target.process() as process:
             facts = process.play(scenario, timeout=PLAY_TIMEOUT_S)
-        [first, *_] = facts
-        if isinstance(first, EngineError):
+        if isinstance(facts[0], EngineError):
             raise SetupError(
-                f"{target.name} failed before it said what it is: {first.message}",
+                f"{target.name} failed before it said what it is: {facts[0].message}",
                 fix="run `kvproof engine doctor` for what it lacks",
             )
+        yield target, facts
+
+
+def played_log(scenario: Scenario, engines: Sequence[str], *, report: Callable[[str], None]) -> Log:
+    """The log of a scenario on the first target on which something breaks, else on the last."""
+    facts: list[Fact] = []
+    for _, facts in plays(scenario, engines, report=report):
+        if isinstance(facts[-1], EngineError) or check(facts).violations:
+            break
     return lambda: iter(facts)
-
-
-def _breaks(facts: Sequence[Fact]) -> bool:
-    return isinstance(facts[-1], EngineError) or bool(check(facts).violations)
 
 
 def scenario_of(file: Path) -> Scenario:
@@ -102,7 +90,7 @@ def scenario_of(file: Path) -> Scenario:
     Raises:
         BadFileError: the file is neither, or cannot be read.
     """
-    if not is_log(file):
+    if not holds_a_log(file):
         return load_scenario(file)
     started: Started | None = None
     operations = []

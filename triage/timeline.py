@@ -12,25 +12,20 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kvproof.model.facts import (
-    Admitted,
-    Advanced,
     Allocated,
     Fact,
     Freed,
     Mode,
     Pool,
     Pools,
-    Ran,
     Read,
-    Released,
     Skipped,
-    Started,
     Step,
     Wrote,
 )
-from kvproof.model.forward import RuleForward, lane_of
+from kvproof.model.forward import spelled_out
 from kvproof.model.monitor import Monitor
-from kvproof.model.scenario import BadFileError, Operation
+from kvproof.model.scenario import Operation
 from kvproof.model.verdict import CAUSES, Cause, Lease, Writer
 
 
@@ -75,7 +70,6 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
     lease: Lease
     computed_len: int
-    prefilling: bool
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,28 +95,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     lent: dict[Pool, int]
 
 
-def spelled_out(log: Iterable[Fact]) -> Iterator[Fact]:
-    """The log with the reads and writes that each `Ran` stands for in its place.
-
-    Raises:
-        BadFileError: a launch in a log whose target has no ring.
-    """
-    rules: RuleForward | None = None
-    for fact in log:
-        if isinstance(fact, Started) and fact.ring_stride is not None:
-            rules = RuleForward(
-                window=fact.geometry.window,
-                stride=fact.ring_stride,
-                verify_order=fact.verify_order,
-            )
-        if not isinstance(fact, Ran):
-            yield fact
-        elif rules is None:
-            raise BadFileError("ring rows are named, the target has no ring")
-        else:
-            yield from rules.lane(lane_of(fact), fact.mode)
-
-
 def frames(
     log: Iterable[Fact],
     *,
@@ -141,20 +113,12 @@ def frames(
     """
     monitor = Monitor()
     draft: _Draft | None = None
-    latest: Pools | None = None
     lent: dict[Pool, int] = {}
-    computed: dict[str, Advanced] = {}
     for fact in spelled_out(log):
         if isinstance(fact, Step):
             if draft is not None:
-                yield draft.frame(monitor, latest, lent, computed, rows)
+                yield draft.frame(monitor, lent, rows)
             draft = _Draft(step=fact) if wanted(fact.index) else None
-        if isinstance(fact, Pools):
-            latest = fact
-        elif isinstance(fact, Admitted | Released):
-            computed.pop(fact.request, None)  # what it had computed was another occupancy's
-        elif isinstance(fact, Advanced):
-            computed[fact.request] = fact
         elif isinstance(fact, Allocated | Freed):
             tokens = sum(end - start for start, end in fact.locs)
             sign = 1 if isinstance(fact, Allocated) else -1
@@ -163,7 +127,7 @@ def frames(
             draft.take(fact, monitor)
         monitor.feed(fact)
     if draft is not None:
-        yield draft.frame(monitor, latest, lent, computed, rows)
+        yield draft.frame(monitor, lent, rows)
 
 
 _WORSE = {cause: rank for rank, cause in enumerate((*CAUSES, None))}
@@ -205,22 +169,17 @@ class _Draft:
                 if worst is None or _WORSE[look.cause] < _WORSE[worst.cause]:
                     self.worst[row] = look
 
-    def frame(
-        self,
-        monitor: Monitor,
-        pools: Pools | None,
-        lent: dict[Pool, int],
-        computed: dict[str, Advanced],
-        rows: Collection[int] | None,
-    ) -> Frame:
+    def frame(self, monitor: Monitor, lent: dict[Pool, int], rows: Collection[int] | None) -> Frame:
         """The frame of the step, which has ended."""
-        tenants = sorted(monitor.leases.values(), key=lambda lease: lease.slot)
         return Frame(
             index=self.step.index,
             operation=self.step.operation,
             skipped=self.skipped,
             facts=tuple(self.facts),
-            tenants=tuple(_tenant(lease, computed.get(lease.request)) for lease in tenants),
+            tenants=tuple(
+                Tenant(lease=lease, computed_len=monitor.computed_len(lease.request))
+                for lease in sorted(monitor.leases.values(), key=lambda lease: lease.slot)
+            ),
             cells=tuple(
                 Cell(
                     row=row,
@@ -231,15 +190,9 @@ class _Draft:
                 )
                 for row in (_all_rows(monitor) if rows is None else rows)
             ),
-            pools=pools,
+            pools=monitor.pools,
             lent=dict(lent),
         )
-
-
-def _tenant(lease: Lease, advanced: Advanced | None) -> Tenant:
-    if advanced is None:  # admitted, and its first forward is still to come
-        return Tenant(lease=lease, computed_len=lease.matched_len, prefilling=True)
-    return Tenant(lease=lease, computed_len=advanced.computed_len, prefilling=advanced.prefilling)
 
 
 def _all_rows(monitor: Monitor) -> range:

@@ -22,7 +22,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.monitor import check
 from kvproof.model.scenario import BadFileError, Scenario
-from kvproof.triage.timeline import Cell, Frame, frames, spelled_out
+from kvproof.triage.timeline import Cell, Frame, frames
 
 from .conftest import log_of, stale_decode, uncapped
 
@@ -106,7 +106,6 @@ def test_a_request_starts_anew_under_an_old_name() -> None:
     again = [*log[: at + 3], released, admitted]
     tenant = list(frames(again))[-1].tenants[0]
     assert tenant.computed_len == 0
-    assert tenant.prefilling
 
 
 def test_only_the_rows_that_are_asked_for(stale_log: list[Fact]) -> None:
@@ -144,7 +143,6 @@ def as_recorded(log: Iterable[Fact]) -> list[Fact]:
 def test_a_recorded_launch_is_spelled_out(stale_log: list[Fact]) -> None:
     recorded = as_recorded(stale_log)
     assert any(isinstance(fact, Ran) for fact in recorded)
-    assert not any(isinstance(fact, Ran) for fact in spelled_out(recorded))
     last = list(frames(recorded))[-1]
     assert last == list(frames(stale_log))[-1]
 

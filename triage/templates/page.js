@@ -325,7 +325,7 @@
           `slot ${lease.slot} `,
           chip,
           ` ${tenant.computed_len} tokens computed, ${lease.matched_len} of ` +
-            `${lease.prompt_len} reused${tenant.prefilling ? ", in its prefill" : ""}`,
+            `${lease.prompt_len} reused${tenant.computed_len < lease.prompt_len ? ", in its prefill" : ""}`,
         ),
       );
     }
