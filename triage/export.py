@@ -50,7 +50,7 @@ EXAMPLES = Path("fuzz/tests/test_examples.py")
 """Where a patch adds its example, from the root of kvproof's repository."""
 
 _ANCHOR = "def test_an_example_"
-_WIDTH = 96
+_WIDTH = 86
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +59,11 @@ class Run:
 
     target: Target
     log: Sequence[Fact]
+
+    def shows(self, invariant: str | None) -> Violation | None:
+        """The worst violation here, or the worst of one invariant."""
+        found = check(self.log).by_severity()
+        return next((v for v in found if invariant in (None, v.invariant)), None)
 
     def breaks(self, violation: Violation) -> bool:
         """Whether the same invariant breaks here for the same cause."""
@@ -108,16 +113,18 @@ def case_of(scenario: Scenario, runs: Sequence[Run], invariant: str | None) -> C
             f"there is no invariant {invariant!r}", fix=f"choose one of {', '.join(INVARIANTS)}"
         )
     for run in runs:
-        for violation in check(run.log).by_severity():
-            if invariant in (None, violation.invariant):
-                operations = scenario.operations[: violation.step + 1]
-                return Case(
-                    scenario=replace(scenario, operations=operations),
-                    violation=violation,
-                    seen_on=run.target.name,
-                )
+        violation = run.shows(invariant)
+        if violation is not None:
+            operations = scenario.operations[: violation.step + 1]
+            return Case(
+                scenario=replace(scenario, operations=operations),
+                violation=violation,
+                seen_on=run.target.name,
+            )
     raise EngineError(
-        f"{invariant or 'An invariant'} breaks on none of {', '.join(r.target.name for r in runs)}",
+        f"{invariant or 'no invariant'} breaks on {', '.join(run.target.name for run in runs)}"
+        if invariant is None
+        else f"{invariant} does not break on {', '.join(run.target.name for run in runs)}",
         fix="give a scenario that breaks there, or install the engine on which it does",
     )
 
@@ -278,7 +285,7 @@ def _calls(operations: Sequence[Operation]) -> list[str]:
                 number_texts(texts, prompt)
                 pieces = ", ".join(f"({texts[piece.text]}, {piece.until})" for piece in prompt)
                 lines += [
-                    f"# {request}: {spell_prompt(prompt)}",
+                    f"# {request} asks {spell_prompt(prompt)}",
                     f'self.submit("{request}", [{pieces}])',
                 ]
             case Prefill(request=request, tokens=tokens):

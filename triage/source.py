@@ -47,10 +47,26 @@ def log_file(file: Path) -> Log:
     return facts
 
 
-def plays(
-    scenario: Scenario, engines: Sequence[str], *, report: Callable[[str], None]
-) -> Iterator[tuple[Target | None, list[Fact]]]:
-    """Play a scenario on one target after the other; None stands for the reference engine.
+def play_on(target: Target, scenario: Scenario, *, report: Callable[[str], None]) -> list[Fact]:
+    """The log of a scenario on a target, with the real kernels; ``report`` is told of it.
+
+    Raises:
+        kernels.engines.errors.EngineError: the engine cannot be started, or cannot be built with
+            the scenario's geometry.
+    """
+    report(f"playing on {target.name}")
+    with target.process() as process:
+        facts = process.play(scenario, timeout=PLAY_TIMEOUT_S)
+    if isinstance(facts[0], EngineError):
+        raise SetupError(
+            f"{target.name} failed before it said what it is: {facts[0].message}",
+            fix="run `kvproof engine doctor` for what it lacks",
+        )
+    return facts
+
+
+def played_log(scenario: Scenario, engines: Sequence[str], *, report: Callable[[str], None]) -> Log:
+    """The log of a scenario on the first target on which something breaks, else on the last.
 
     Args:
         scenario: what to play.
@@ -58,29 +74,16 @@ def plays(
         report: told of each play.
 
     Raises:
-        kernels.engines.errors.EngineError: no such engine, or it cannot be started.
+        kernels.engines.errors.EngineError: no such engine, or it cannot be played on.
     """
+    facts: list[Fact] = []
     if MODEL in engines:
-        yield None, list(reference_player(scenario.geometry).play(scenario))
+        facts = list(reference_player(scenario.geometry).play(scenario))
     others = [name for name in engines if name != MODEL]
     for target in find_targets(others, EngineStore()) if others or not engines else ():
-        report(f"playing on {target.name}")
-        with target.process() as process:
-            facts = process.play(scenario, timeout=PLAY_TIMEOUT_S)
-        if isinstance(facts[0], EngineError):
-            raise SetupError(
-                f"{target.name} failed before it said what it is: {facts[0].message}",
-                fix="run `kvproof engine doctor` for what it lacks",
-            )
-        yield target, facts
-
-
-def played_log(scenario: Scenario, engines: Sequence[str], *, report: Callable[[str], None]) -> Log:
-    """The log of a scenario on the first target on which something breaks, else on the last."""
-    facts: list[Fact] = []
-    for _, facts in plays(scenario, engines, report=report):
-        if isinstance(facts[-1], EngineError) or check(facts).violations:
+        if facts and (isinstance(facts[-1], EngineError) or check(facts).violations):
             break
+        facts = play_on(target, scenario, report=report)
     return lambda: iter(facts)
 
 
