@@ -19,6 +19,7 @@ from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.files import load_scenario
 from kvproof.model.scenario import BadFileError, Scenario
 from kvproof.model.text import encode_text
+from kvproof.model.verdict import INVARIANTS
 from kvproof.triage.excerpt import Log, excerpt
 from kvproof.triage.export import (
     Run,
@@ -191,6 +192,10 @@ def _test(
         raise EngineError(
             f"{len(scenario.operations)} operations are too many for a test",
             fix="make the scenario smaller first",
+        )
+    if invariant not in (None, *INVARIANTS):
+        raise EngineError(
+            f"there is no invariant {invariant!r}", fix=f"choose one of {', '.join(INVARIANTS)}"
         )
     scenario = with_safe_names(scenario)
     store = EngineStore()
