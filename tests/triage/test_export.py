@@ -259,7 +259,7 @@ def test_it_fails_on_the_release_without_a_cap_and_passes_with_one(
     )  # fmt: skip
     assert "Ran 1 test" in done.stderr, done.stderr
     assert done.returncode == int(breaks), done.stderr
-    assert ("B reads the ring rows of these positions" in done.stderr) == breaks
+    assert ("reads the ring rows of these positions" in done.stderr) == breaks
 
 
 # Tests of kvproof

@@ -289,7 +289,7 @@ def test_a_hostile_name_is_text(open_page: Open) -> None:
     log = log_of(stale_decode(reader=HOSTILE), uncapped())
     opened = open_page(log)
     page = opened.page
-    assert opened.data["steps"][3]["operation"].startswith(f"submit {HOSTILE}")
+    assert opened.data["steps"][4]["tenants"][0]["lease"]["request"] == HOSTILE
     for _ in range(6):
         page.keyboard.press("ArrowLeft")
     page.keyboard.press("End")
