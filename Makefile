@@ -69,6 +69,7 @@ doctor: engines ## Say what works in each engine on this machine
 bench: engines ## Measure speeds on this machine
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/first_failure.py
+	$(BIN)/python benchmarks/check.py
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import check, engine, explain, files, fuzz, kernels, prove, replay
+from kvproof.cli import check, corpus, engine, explain, files, fuzz, kernels, prove, replay, runs
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.scenario import BadFileError
@@ -81,6 +81,7 @@ def _options(
     pass
 
 
+app.add_typer(corpus.commands)
 app.add_typer(engine.commands)
 app.add_typer(kernels.commands)
 app.command()(fuzz.fuzz)
@@ -92,3 +93,4 @@ app.command()(files.convert)
 app.command()(files.redact)
 app.command()(files.schema)
 app.command()(prove.prove)
+app.command()(runs.runs)

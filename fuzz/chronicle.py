@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 
 from kvproof.model.facts import (
     Admitted,
+    Advanced,
     Allocated,
     Fact,
     Freed,
     Pools,
+    Ran,
     Released,
     Started,
     Step,
@@ -58,7 +60,10 @@ class Chronicle:
 
     def note(self, fact: Fact) -> None:
         """Take in the next fact."""
-        if isinstance(fact, Step):
+        if isinstance(fact, Ran | Advanced):  # most of a recorder's log
+            if len(self._now) < MOST_FACTS:
+                self._now.append(fact)
+        elif isinstance(fact, Step):
             self._begin(fact)
         elif isinstance(fact, Started):
             self._started = [fact]

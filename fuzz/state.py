@@ -127,7 +127,7 @@ def _draw_pools(pools: Pools, started: Started, texts: dict[int, str]) -> Iterat
         held = dict.fromkeys(page_of(FullLoc(loc), size) for loc in holding.locs)
         yield (
             f"{holding.request} holds {len(holding.locs)} tokens, {holding.protected_len} of them "
-            f"the tree's, in pages {_spans(held)}"
+            f"the tree's, in {_pages(held)}"
         )
     yield "tree" if pools.nodes else "tree: empty"
     depth: list[int] = []
@@ -142,8 +142,7 @@ def _draw_pools(pools: Pools, started: Started, texts: dict[int, str]) -> Iterat
             ]
         )
         yield (
-            f"{'  ' * (depth[-1] + 1)}{_spell_tokens(node.tokens, texts)} in pages "
-            f"{_spans(held)}{marks}"
+            f"{'  ' * (depth[-1] + 1)}{_spell_tokens(node.tokens, texts)} in {_pages(held)}{marks}"
         )
 
 
@@ -156,6 +155,11 @@ def _spell_tokens(tokens: Sequence[int], texts: dict[int, str]) -> str:
         else:
             words.append((text, position, position + 1))
     return " ".join(f"{texts.get(text, f'text {text}')}[{a}:{b}]" for text, a, b in words)
+
+
+def _pages(numbers: Iterable[int]) -> str:
+    pages = [*numbers]
+    return f"page{'s' * (len(pages) != 1)} {_spans(pages)}"
 
 
 def _spans(numbers: Iterable[int]) -> str:

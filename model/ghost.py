@@ -170,7 +170,7 @@ class Ghost:
         something may have changed it.
         """
         own = self._own.get(lease.slot)
-        if own is None or own.occupancy != lease.occupancy or own.end < end:
+        if own is None or own.occupancy != lease.occupancy or not own.start <= end <= own.end:
             return self._look(lease, start, end)
         if own.start <= start:
             return ()

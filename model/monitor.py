@@ -369,31 +369,28 @@ class Monitor:
         assert self.started is not None
         assert self._rules is not None
         stride = self._stride()
-        beside = fact.mode == "prefill" or (
-            fact.mode == "verify" and self.started.verify_order == "read, then write"
-        )
-        if fact.mode != "prefill" and fact.end - fact.start > self.started.geometry.draft_tokens:
+        mode, start, end = fact.mode, fact.start, fact.end
+        if mode != "prefill" and end - start > self.started.geometry.draft_tokens:
             raise BadFileError(
-                f"step {self._step + 1}: a {fact.mode} of positions {fact.start} to "
-                f"{fact.end - 1} is longer than draft_tokens "
-                f"{self.started.geometry.draft_tokens}"
+                f"step {self._step + 1}: a {mode} of positions {start} to {end - 1} is longer than "
+                f"draft_tokens {self.started.geometry.draft_tokens}"
             )
         lease = self.leases.get(fact.request) if fact.request is not None else None
         if self.expand or lease is None or lease.slot != fact.slot or fact.slot == PADDING_SLOT:
-            for observed in self._rules.lane(lane_of(fact), fact.mode):
+            for observed in self._rules.lane(lane_of(fact), mode):
                 self.feed(observed)
-        elif beside:
+        elif mode == "prefill" or (
+            mode == "verify" and self.started.verify_order == "read, then write"
+        ):
             self._ran_beside(fact, lease, self._rules)
         else:
-            self.ghost.write_span(lease, fact.start, fact.end, self._step)
-            self._count_writes(fact.start, fact.end, stride)
-            for position in range(fact.start, fact.end):
-                start, end = decode_reads(Position(position), self._rules.window)
-                self._count_reads(lease, fact.mode, 1)
-                for first, last, cause in self.ghost.stale(lease, start, end):
-                    self._stale_run(
-                        cause, fact.mode, lease, position, (start, end), first, last - first
-                    )
+            self.ghost.write_span(lease, start, end, self._step)
+            self._count_writes(start, end, stride)
+            self._count_reads(lease, mode, end - start)
+            for position in range(start, end):
+                reads = decode_reads(Position(position), self._rules.window)
+                for first, last, cause in self.ghost.stale(lease, *reads):
+                    self._stale_run(cause, mode, lease, position, reads, first, last - first)
 
     def _ran_beside(self, fact: Ran, lease: Lease, rules: RuleForward) -> None:
         """Queries that find their own chunk beside the ring, which is scattered afterwards."""

@@ -36,13 +36,14 @@ class Redactor:
 
     def scenario(self, scenario: Scenario) -> Scenario:
         """The scenario with other names."""
-        return self._struct(scenario)
+        return self.struct(scenario)
 
     def log(self, facts: Iterable[Fact]) -> Iterator[Fact]:
         """The facts with other names, one at a time."""
-        return map(self._struct, facts)
+        return map(self.struct, facts)
 
-    def _struct(self, struct: T) -> T:
+    def struct(self, struct: T) -> T:
+        """Any struct that holds scenarios or facts."""
         changes: dict[str, object] = {}
         assert isinstance(struct, msgspec.Struct)
         for field in struct.__struct_fields__:
@@ -61,7 +62,7 @@ class Redactor:
 
     def _value(self, value: T) -> T:
         if isinstance(value, msgspec.Struct):
-            return self._struct(value)
+            return self.struct(value)
         if isinstance(value, tuple) and any(isinstance(part, msgspec.Struct) for part in value):
             return tuple(self._value(part) for part in value)  # type: ignore[return-value]
         return value

@@ -45,8 +45,19 @@ Schema: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 T = TypeVar("T")
 
 
+_MOST_MESSAGE = 450
+
+
 class BadFileError(ValueError):
-    """A file that is no scenario or log of a version that this kvproof reads."""
+    """A file that is none of a kind and version that this kvproof reads.
+
+    A long message, which quotes the file, is cut in its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > _MOST_MESSAGE:
+            message = f"{message[: _MOST_MESSAGE // 2]} ... {message[-_MOST_MESSAGE // 3 :]}"
+        super().__init__(message)
 
 
 class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,6 +243,15 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: bytes, *, part: str, fil
         # A newer version may hold what this one does not know: say that, not what is unknown.
         refuse_newer_schema(_schema_of(data), what=file)
         raise BadFileError(f"not a {part}: {_cause(error, data)}") from error
+
+
+def decode_part(data: bytes, kind: type[T], *, part: str) -> T:
+    """A JSON file of another kind than scenario and log; raises BadFileError."""
+    value = decode_json(msgspec.json.Decoder(kind), data, part=part, file=part)
+    refuse_repeated_names(data, part=part)
+    if msgspec.json.decode(data) != msgspec.json.decode(msgspec.json.encode(value)):
+        raise BadFileError(f"not a {part}: it holds what this kvproof does not write")
+    return value
 
 
 def _schema_of(data: bytes) -> object:

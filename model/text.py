@@ -36,14 +36,12 @@ from kvproof.model.scenario import (
     Flush,
     Geometry,
     Operation,
-    Piece,
     Prefill,
     Prompt,
     Retract,
     Scenario,
     Submit,
     Verify,
-    prompt_len,
     refuse_newer_schema,
 )
 
@@ -259,8 +257,10 @@ class _Line:
             raise ValueError(f"nothing follows here, not {self.rest.strip()[:_SHOWN]!r}")
 
 
-def _prompt(line: _Line) -> Prompt:
-    pieces: list[Piece] = []
+def _prompt(line: _Line) -> list[tuple[str, int]]:
+    """Pieces as JSON has them, so that they are checked as those are."""
+    pieces: list[tuple[str, int]] = []
+    reached = 0
     while not line.is_over:
         text = line.name("a text")
         line.sign("[")
@@ -268,11 +268,11 @@ def _prompt(line: _Line) -> Prompt:
         line.sign(":")
         until = line.number("the end of a range")
         line.sign("]")
-        reached = prompt_len(tuple(pieces))
         if start != reached:
             raise ValueError(f"the range starts at {start}, and the one before ends at {reached}")
-        pieces.append(Piece(text, until))
-    return tuple(pieces)
+        reached = max(reached, until)
+        pieces.append((text, until))
+    return pieces
 
 
 def _submit(line: _Line) -> dict[str, object]:
