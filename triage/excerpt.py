@@ -41,12 +41,14 @@ class Excerpt:
         violation: the one to tell; None if nothing broke.
         facts: the excerpt as a log: `Started`, and the kept steps with what happened in them.
         frames: the state after each kept step.
+        requests: those of the story; of a busy log the facts are theirs only. None for all.
     """
 
     monitor: Monitor
     violation: Violation | None
     facts: tuple[Fact, ...]
     frames: tuple[Frame, ...]
+    requests: frozenset[str] | None
 
     @property
     def started(self) -> Started:
@@ -75,11 +77,13 @@ def excerpt(log: Log) -> Excerpt:
     violation = monitor.worst()
     steps = _steps(log, monitor, violation)
     rows = _rows(monitor, violation)
+    requests = _requests(violation) if len(steps) < monitor.steps else None
     return Excerpt(
         monitor=monitor,
         violation=violation,
-        facts=tuple(_facts(log(), steps)),
+        facts=tuple(_facts(log(), steps, requests)),
         frames=tuple(frames(log(), rows=rows, wanted=steps.__contains__)),
+        requests=requests,
     )
 
 
@@ -133,13 +137,30 @@ def _rows(monitor: Monitor, violation: Violation | None) -> range:
     return range(first, first + min(stride, MOST_SLOT_ROWS))
 
 
-def _facts(log: Iterable[Fact], steps: frozenset[int]) -> Iterator[Fact]:
-    wanted = True
+def _requests(violation: Violation | None) -> frozenset[str] | None:
+    evidence = violation.evidence if violation else None
+    if evidence is None:
+        return None
+    parties = (evidence.reader, evidence.previous, evidence.publisher, evidence.writer)
+    return frozenset(party.request for party in parties if party is not None)
+
+
+def concerns(fact: Fact, requests: frozenset[str] | None) -> bool:
+    """Whether a fact is about one of the requests, or about none at all."""
+    request = getattr(fact, "request", None)
+    return requests is None or request is None or request in requests
+
+
+def _facts(
+    log: Iterable[Fact], steps: frozenset[int], requests: frozenset[str] | None
+) -> Iterator[Fact]:
+    wanted = False
     for fact in spelled_out(log):
         if isinstance(fact, Step):
             wanted = fact.index in steps
         elif isinstance(fact, Started):
             yield fact
+            wanted = True  # what comes before the first step
             continue
-        if wanted:
+        if wanted and concerns(fact, requests):
             yield fact

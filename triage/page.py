@@ -24,7 +24,7 @@ from kvproof.model.text import spell_operation
 from kvproof.model.verdict import CAUSES, INVARIANTS
 from kvproof.spec.indices import FullLoc
 from kvproof.spec.pages import page_of
-from kvproof.triage.excerpt import Excerpt
+from kvproof.triage.excerpt import Excerpt, concerns
 from kvproof.triage.timeline import Cell, Frame, Tenant
 
 MOST_NODES = 200
@@ -142,7 +142,9 @@ def _steps(shown: Excerpt) -> Iterator[StepView]:
         yield StepView(
             index=frame.index,
             operation=spell_operation(frame.operation),
-            happened="; ".join(happened(frame.facts)),
+            happened="; ".join(
+                happened([fact for fact in frame.facts if concerns(fact, shown.requests)])
+            ),
             gap=frame.index != (before.index + 1 if before else 0),
             tenants=frame.tenants,
             cells=tuple(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from kvproof.fuzz.story import tell
-from kvproof.model.facts import Fact, Started, Step
+from kvproof.model.facts import Fact, Started, Step, Wrote
 from kvproof.model.monitor import check
+from kvproof.model.scenario import Decode, Piece, Prefill, Scenario, Submit
 from kvproof.triage.excerpt import MOST_ROWS, MOST_SLOT_ROWS, MOST_STEPS, excerpt
 
 from .conftest import busy, log_of, stale_decode, uncapped
@@ -50,6 +51,28 @@ def test_the_state_of_a_kept_step_is_that_of_the_whole_log() -> None:
     assert {c.row: c.holds for c in last.cells} == {
         c.row: monitor.ghost.writer(c.row) for c in last.cells
     }
+
+
+def test_a_busy_log_is_told_of_the_story_s_requests_only() -> None:
+    """Eight others decode in the step that breaks; the story does not name them."""
+    end = stale_decode(slots=9)
+    others = [f"other{number}" for number in range(8)]
+    scenario = Scenario(
+        geometry=replace(end.geometry, pool_tokens=1024),
+        operations=(
+            *end.operations[:3],
+            *(Submit(request=name, prompt=(Piece(name, 3),)) for name in others),
+            *(Prefill(request=name) for name in others),
+            *(Decode() for _ in range(60)),
+            *end.operations[3:],
+        ),
+    )  # fmt: skip
+    log = log_of(scenario, uncapped())
+    kept = excerpt(lambda: iter(log))
+    assert kept.violation is not None
+    assert kept.violation.evidence is not None
+    assert kept.requests is not None
+    assert {f.request for f in kept.facts if isinstance(f, Wrote)} <= kept.requests
 
 
 def test_a_log_is_not_held() -> None:
