@@ -20,6 +20,7 @@ from kvproof.cli import (
     check,
     corpus,
     engine,
+    explain,
     files,
     fuzz,
     kernels,
@@ -99,6 +100,8 @@ app.add_typer(kernels.commands)
 app.command()(fuzz.fuzz)
 app.command()(replay.replay)
 app.command()(check.check)
+app.command()(explain.explain)
+app.command()(explain.export)
 app.command()(files.convert)
 app.command()(files.redact)
 app.command()(files.schema)

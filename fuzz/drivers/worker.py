@@ -20,7 +20,7 @@ from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, p
 from kvproof.kernels import backends
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import Family
-from kvproof.kernels.engines import shims
+from kvproof.kernels.engines import import_stubs, shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.model.facts import EngineError, encode_fact
@@ -115,7 +115,7 @@ def load(options: Options) -> tuple[Ready, Build]:
         shims=tuple(
             ShimNote(name=shim.name, replaces=shim.replaces, reason=shim.reason) for shim in notes
         ),
-        stubs=tuple(shims.stubbed_modules()),
+        stubs=tuple(import_stubs.stubbed_modules()),
     )
     return ready, build
 
