@@ -14,10 +14,20 @@ from kvproof.kernels.engines.store import Engine, EngineStore
 REGISTRY = "registry"
 """The construction that the release's own registry and configuration code choose."""
 
+SWA_TREE = "SWARadixCache"
+"""The tree that the registry no longer takes; the fix of PR #30339 is in it (theorem C5)."""
+
 CONSTRUCTIONS: dict[str, tuple[str, ...]] = {
-    "0.5.15": (REGISTRY,),
-    # The fix of PR #30339 is in a class that this release's registry no longer takes (C5).
-    "0.5.16": (REGISTRY, "SWARadixCache"),
+    "0.5.12": (REGISTRY,),
+    "0.5.13": (REGISTRY,),
+    "0.5.14": (REGISTRY,),
+    "0.5.16": (REGISTRY, SWA_TREE),
+    "0.5.17": (REGISTRY, SWA_TREE),
+    "0.5.18": (REGISTRY, SWA_TREE),
+    "0.5.19": (REGISTRY, SWA_TREE),
+    "0.5.20": (REGISTRY, SWA_TREE),
+    "0.5.21": (REGISTRY,),
+    "0.5.22": (REGISTRY,),
     "0.5.23": (REGISTRY,),
 }
 """Constructions by release family."""

@@ -21,7 +21,7 @@ from kvproof.spec.window import Order
 _COMPRESSED_WIDTH = 64
 """Columns of a decode's compressed page table; the backend pads it to this many."""
 
-_VERIFY_LIKE_PREFILL = frozenset({"0.5.15", "0.5.16"})
+_VERIFY_LIKE_PREFILL = frozenset({"0.5.14", "0.5.16", "0.5.17"})
 """Families whose verify step takes the prefill path; from 0.5.18 on it takes decode's."""
 
 
