@@ -50,6 +50,7 @@ MODEL_CONFIG: Any = SimpleNamespace(
     is_encoder_decoder=False,
     is_multimodal=False,
     is_draft_model=False,
+    is_matryoshka=False,
     linear_attn_registry_result=None,
     hf_config=PretrainedConfig(architectures=[_ARCHITECTURE]),
     _resolved_model_impl=None,
@@ -128,6 +129,11 @@ class ReleaseEngine:
         return self.geometry.pool_tokens
 
     @property
+    def compressed_tokens(self) -> int:
+        """Tokens that a page of compressed rows stands for. No layer here has such pages."""
+        return self.geometry.page_size
+
+    @property
     def unified(self) -> bool:
         """Whether the sliding window lives in rings; asks the release's own gate."""
         return engine_family().has_ring and bool(engine_family().part("gate")())
@@ -145,7 +151,7 @@ class ReleaseEngine:
                 "c128_size": 1,
                 "c4_state_pool_size": 0,
                 "c128_state_pool_size": 0,
-                "page_size": geometry.page_size,
+                "page_size": self.compressed_tokens,
                 "swa_page_size": geometry.page_size,
                 "dtype": torch.bfloat16 if unified else torch.float8_e4m3fn,
                 "state_dtype": torch.float32,
@@ -213,7 +219,9 @@ class ReleaseEngine:
                 "attn_tp_cpu_group": None,
                 "tp_cpu_group": None,
                 "attn_cp_cpu_group": None,
-                "ps": SimpleNamespace(pp_rank=0, pp_size=1, tp_size=1, tp_rank=0),
+                "ps": SimpleNamespace(
+                    pp_rank=0, pp_size=1, tp_size=1, tp_rank=0, attn_cp_rank=0, attn_cp_size=1
+                ),
                 "tp_group": alone,
                 "pp_group": alone,
             },
@@ -221,6 +229,9 @@ class ReleaseEngine:
         return built.tree_cache
 
     # --- how a release family differs -----------------------------------------------------
+
+    def _token_ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        return array("q", tokens)
 
     def _slot(self, req: Any) -> int | None:
         raise NotImplementedError
@@ -230,6 +241,9 @@ class ReleaseEngine:
 
     def _allocated_len(self, req: Any) -> int:
         raise NotImplementedError
+
+    def _count_middle_chunk(self, req: Any, by: int) -> None:
+        req.inflight_middle_chunks += by
 
     def _update_finish_state(self, req: Any) -> None:
         req.update_finish_state(0)
@@ -295,7 +309,7 @@ class ReleaseEngine:
         self.waiting[request] = Req(
             rid=request,
             origin_input_text="",
-            origin_input_ids=array("q", tokens),
+            origin_input_ids=self._token_ids(tokens),
             sampling_params=params,
         )
 
@@ -308,7 +322,7 @@ class ReleaseEngine:
 
     def _launch(self, req: Any) -> Chunk:
         if self.chunked is not None:
-            self.chunked.inflight_middle_chunks += 1
+            self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
             False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
@@ -367,7 +381,7 @@ class ReleaseEngine:
         req = self.held[request]
         batch, self.batch = self.batch, None
         if not last:
-            req.inflight_middle_chunks -= 1
+            self._count_middle_chunk(req, -1)
             # Scheduler.get_next_batch_to_run stashes the chunk before it schedules the next one.
             self._publish(req, chunked=True)
             return

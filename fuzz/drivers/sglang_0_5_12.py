@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.swa_radix_cache import SWARadixCache
 
@@ -26,5 +28,17 @@ class Engine(sglang_0_5_13.Engine):
             )
         )
 
+    def _token_ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        return list(tokens)
+
+    def _count_middle_chunk(self, req: Any, by: int) -> None:
+        req.is_chunked += by
+
     def _update_finish_state(self, req: Any) -> None:
         req.check_finished(0)
+
+    def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
+        """Allocate a step of all running requests; see the base class."""
+        # Scheduler.run_batch leaves the sampled tokens with the batch.
+        self.running.output_ids = torch.tensor([req.output_ids[-1] for req in self.running.reqs])
+        return super().decode(draft_tokens)

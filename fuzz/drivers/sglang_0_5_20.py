@@ -25,6 +25,11 @@ class Engine(sglang_0_5_19.Engine):
             return max(self.geometry.pool_tokens, _SWA_TOKENS_PAGE_1)
         return super().swa_tokens
 
+    @property
+    def compressed_tokens(self) -> int:
+        """At least 4: the pool counts pages of index keys, one key for 4 tokens, unasked."""
+        return 4 * self.geometry.page_size
+
     def _tombstones_gate(self) -> bool:
         # The match asks the same; in 0.5.23 build_kv_cache does, and tells the tree.
         return self.construction == BY_HAND or not is_swa_req_ring(self.allocator)
