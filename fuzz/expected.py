@@ -26,8 +26,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reference: str
 
 
+class _Entry(Expected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry as it is written: several targets may share it."""
+
+    target: str | tuple[str, ...]  # type: ignore[assignment]
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    expected: tuple[Expected, ...]
+    expected: tuple[_Entry, ...]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +47,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_expected(path: Path = TABLE) -> tuple[Expected, ...]:
     """Entries of the table."""
-    return msgspec.toml.decode(path.read_bytes(), type=_Table).expected
+    return tuple(
+        Expected(
+            target=target,
+            invariant=entry.invariant,
+            cause=entry.cause,
+            reason=entry.reason,
+            reference=entry.reference,
+        )
+        for entry in msgspec.toml.decode(path.read_bytes(), type=_Table).expected
+        for target in ((entry.target,) if isinstance(entry.target, str) else entry.target)
+    )
 
 
 def compare(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Options
+from kvproof.fuzz.strategies import Sizes
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
@@ -33,12 +34,26 @@ CONSTRUCTIONS: dict[str, tuple[str, ...]] = {
 """Constructions by release family."""
 
 
+PAGE_HOLDS_WINDOW = frozenset({"0.5.20", "0.5.21", "0.5.22"})
+"""Families that assert, after an insert, what is so only if a page holds a window.
+
+Their backend takes no others: it asserts pages of 256 tokens, and the window of the model is 128.
+"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One engine in one construction; named ``<engine>:<construction>``."""
+    """One engine in one construction; named ``<engine>:<construction>``.
+
+    Attributes:
+        has_ring: whether the release has unified_kv, with the gate on or off.
+        sizes: geometries that it can be asked to play.
+    """
 
     engine: Engine
     construction: str
+    has_ring: bool = True
+    sizes: Sizes = field(default_factory=Sizes)
 
     @property
     def name(self) -> str:
@@ -59,9 +74,18 @@ class Target:
 
 def targets_of(engine: Engine) -> tuple[Target, ...]:
     """All constructions of an engine."""
+    family = family_of(engine.root)
     return tuple(
-        Target(engine=engine, construction=construction)
-        for construction in CONSTRUCTIONS[family_of(engine.root).name]
+        Target(
+            engine=engine,
+            construction=construction,
+            has_ring=family.has_ring,
+            # The tree of the older releases asserts no such thing.
+            sizes=Sizes(
+                page_holds_window=family.name in PAGE_HOLDS_WINDOW and construction == REGISTRY
+            ),
+        )
+        for construction in CONSTRUCTIONS[family.name]
     )
 
 
