@@ -77,7 +77,7 @@ def test_engine_without_a_known_layout_is_a_result(workshop: Workshop) -> None:
         pytest.skip("there are no shims")
     diagnosis = diagnose(workshop.store.add("1.0"))
     results = {result.probe: result for result in diagnosis.results}
-    assert "no unified_kv gate" in results["layout"].detail
+    assert "no DeepSeek-V4 pool" in results["layout"].detail
     assert results["layout"].next_step
     assert results["shims, gate on"].status == "not ok"
     assert results["scatter kernel"].status == "skipped"
