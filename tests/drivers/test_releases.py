@@ -49,6 +49,11 @@ def targets():
 
 
 INSTALLED = [(target.engine.version, target.construction) for target in targets()]
+PAGE_HOLDS_WINDOW = {
+    (target.engine.version, target.construction)
+    for target in targets()
+    if target.sizes.page_holds_window
+}
 KNOWN = [
     ("0.5.15", "registry"),
     ("0.5.16", "registry"),
@@ -219,6 +224,8 @@ def test_snapshots_add_up(start, target):
     for seed in range(40):
         played = scenario(seed)
         size = played.geometry.page_size
+        if target in PAGE_HOLDS_WINDOW and size < played.geometry.window:
+            continue
         pages = set(range(1, played.geometry.pool_tokens // size + 1))
         for fact in engine.play(played, timeout=60, backend="none"):
             if isinstance(fact, Pools):
