@@ -38,9 +38,9 @@ PAGE_HOLDS_WINDOW = frozenset({"0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22"}
 """Families whose registry's tree goes wrong where a page is smaller than the window.
 
 They give SWA pages back before each insert, with a margin of ``max(W, P)``, and then match what
-they inserted: the match can be shorter (theorem P5). The request is left with pages that the tree owns
-and nobody locks, and 0.5.20 to 0.5.22 may end in an assertion. Their backend takes no such pages:
-it asserts 256 tokens, and the window of the model is 128.
+they inserted: the match can be shorter (theorem P5). The request is left with pages that the tree
+owns and nobody locks, and 0.5.20 to 0.5.22 may end in an assertion. Their backend takes no such
+pages: it asserts 256 tokens, and the window of the model is 128.
 """
 
 
