@@ -249,6 +249,8 @@ def _matrix(report: Report) -> Table:
             text = Text(verdict.status, style=STATUS_STYLES[verdict.status])
             if verdict.status == "violated":
                 text.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
+            if verdict.status == "skipped":
+                text.append("\nno ring", style="dim")
             agrees = agreement[result.target, verdict.invariant]
             if agrees != "as expected":
                 text.append(f"\n{agrees}", style="bold red")

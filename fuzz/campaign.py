@@ -29,13 +29,13 @@ from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import scenario_size, simplify
-from kvproof.fuzz.strategies import Sizes, scenarios
+from kvproof.fuzz.strategies import scenarios
 from kvproof.fuzz.targets import Target
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
 from kvproof.model.verdict import INVARIANTS, SEVERITY, Cause, Invariant, Verdict, Violation
-from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
+from kvproof.model.witness import CAP_WITNESS, WITHOUT_RING, WITNESSES, Witness
 
 Break: TypeAlias = tuple[Invariant, Cause]
 
@@ -153,6 +153,7 @@ class Survey:
     kernels: str = ""
     has_ring: bool = False
     has_cap: bool = False
+    target: Target | None = None
 
     def add(self, monitor: Monitor) -> None:
         """Count one played scenario."""
@@ -184,6 +185,8 @@ class Survey:
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""
         required = [*WITNESSES, *([CAP_WITNESS] if self.has_cap else [])]
+        if self.target is not None and not self.target.has_ring:
+            required = [witness for witness in required if witness in WITHOUT_RING]
         return tuple(witness for witness in required if not self.witnesses[witness])
 
 
@@ -204,7 +207,6 @@ class Campaign:
     profile: Profile
     seed: int
     time_limit: float | None = None
-    sizes: Sizes = field(default_factory=Sizes)
     listener: Listener = field(default_factory=Listener)
 
     def run(self) -> TargetResult:
@@ -236,7 +238,7 @@ class Campaign:
 
     def survey(self) -> Survey:
         """Play the profile's scenarios and count."""
-        survey = Survey(kernels=self.process.backend)
+        survey = Survey(target=self.target, kernels=self.process.backend)
         began = time.monotonic()
         self.listener.began(self.target, self.profile.sequences)
 
@@ -348,7 +350,7 @@ class Campaign:
 
     def _draw(self, act: Callable[[Scenario], None], *, phases: tuple[Phase, ...]) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
-        drawn = given(scenarios(self.sizes))(act)
+        drawn = given(scenarios(self.target.sizes))(act)
         seed(self.seed)(
             settings(
                 max_examples=self.profile.sequences,
@@ -375,6 +377,8 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
         f"rules, {survey.kernels} for {survey.kernel_sequences} of {survey.sequences} sequences"
     )
     scope = f"{survey.sequences} sequences, {survey.operations} operations"
+    if survey.target is not None and survey.target.sizes.page_holds_window:
+        scope += ", page_size >= window"
     for finding in findings:
         if finding.violation.invariant == invariant:
             if finding.confirmed and finding.deterministic:
@@ -400,6 +404,14 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             scope=scope,
             backend=backend,
             reason=next(iter(survey.faults)),
+        )
+    if not survey.checked[invariant] and survey.target is not None and not survey.target.has_ring:
+        return Verdict(
+            invariant=invariant,
+            status="skipped",
+            scope=scope,
+            backend=backend,
+            reason="this release has no ring",
         )
     if not survey.checked[invariant]:
         reason = "no sequence put it to the test" + (

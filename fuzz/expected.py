@@ -29,8 +29,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reference: str
 
 
+class _Entry(Expected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry as it is written: several targets may share it."""
+
+    target: str | tuple[str, ...]  # type: ignore[assignment]
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    expected: tuple[Expected, ...]
+    expected: tuple[_Entry, ...]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +59,18 @@ def load_expected(path: Path = TABLE) -> tuple[Expected, ...]:
 
 def decode_expected(data: bytes) -> tuple[Expected, ...]:
     """Entries from TOML; raises BadFileError."""
-    return decode_toml(data, _Table, part="table of expected results").expected
+    table = decode_toml(data, _Table, part="table of expected results")
+    return tuple(
+        Expected(
+            target=target,
+            invariant=entry.invariant,
+            cause=entry.cause,
+            reason=entry.reason,
+            reference=entry.reference,
+        )
+        for entry in table.expected
+        for target in ((entry.target,) if isinstance(entry.target, str) else entry.target)
+    )
 
 
 def compare(

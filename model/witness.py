@@ -23,5 +23,8 @@ WITNESSES: dict[Witness, str] = {
 }
 """Required of every run, on every target that has a ring."""
 
+WITHOUT_RING: frozenset[Witness] = frozenset({"prefix hit", "cap would bind", "page evicted"})
+"""Those of them that a release without any ring can reach."""
+
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""

@@ -30,10 +30,20 @@ from kvproof.model.player import Forward, Player
 Build = Callable[[Play], Player]
 
 _ADAPTERS = {
-    "0.5.15": "kvproof.fuzz.drivers.sglang_0_5_15",
-    "0.5.16": "kvproof.fuzz.drivers.sglang_0_5_16",
-    "0.5.23": "kvproof.fuzz.drivers.sglang_0_5_23",
+    "0.5.12": "sglang_0_5_12",
+    "0.5.13": "sglang_0_5_13",
+    "0.5.14": "sglang_0_5_13",
+    "0.5.16": "sglang_0_5_16",
+    "0.5.17": "sglang_0_5_16",
+    "0.5.18": "sglang_0_5_16",
+    "0.5.19": "sglang_0_5_19",
+    "0.5.20": "sglang_0_5_20",
+    "0.5.21": "sglang_0_5_21",
+    "0.5.22": "sglang_0_5_22",
+    "0.5.23": "sglang_0_5_22",
 }
+"""Module of this package with the adapter, by family."""
+
 _MESSAGE_CHARS = 300
 
 
@@ -88,7 +98,7 @@ def load(options: Options) -> tuple[Ready, Build]:
         interpret=options.kernels == "interpreter",
     )
     family = shims.engine_family()
-    adapter = importlib.import_module(_ADAPTERS[family.name]).Engine
+    adapter = importlib.import_module(f"{__package__}.{_ADAPTERS[family.name]}").Engine
     if options.construction not in adapter.constructions:
         raise SetupError(
             f"this engine has no construction {options.construction!r}",
@@ -96,12 +106,13 @@ def load(options: Options) -> tuple[Ready, Build]:
         )
     # The scheduler runs without autograd.
     importlib.import_module("torch").set_grad_enabled(False)
-    forwards = _forwards(family, options.kernels)
+    has_ring = family.has_ring and options.rocm_gate
+    forwards = _forwards(family, options.kernels) if has_ring else {"none": lambda _engine: None}
     labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
     def build(order: Play) -> Player:
-        # Without the gate the engine has no ring whose rows could be named.
-        backend = order.backend if options.rocm_gate else "none"
+        # Without a ring there are no rows that could be named.
+        backend = order.backend if has_ring else "none"
         engine = adapter(
             geometry=order.scenario.geometry,
             construction=options.construction,

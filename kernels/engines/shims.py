@@ -61,7 +61,7 @@ def install(
     """
     shims = [_interpreter(), _stubs()] if interpret else [_stubs()]
     shims.extend(_no_cuda_engine())
-    if rocm_gate:
+    if rocm_gate and engine_family().has_ring:
         shims.append(_rocm_gate())
     if interpret:
         shims += [_warm_interpreter(), _bfloat16_numbers()]
@@ -274,7 +274,7 @@ def _allocator_twins() -> list[Shim]:
     """
     import torch
 
-    paged = importlib.import_module("sglang.srt.mem_cache.allocator.paged")
+    paged = importlib.import_module(engine_family().parts["page allocator"].partition(":")[0])
     if hasattr(paged, "alloc_decode_naive"):
         return []  # the release takes the torch functions on a CPU by its own choice
 
