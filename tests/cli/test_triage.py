@@ -15,8 +15,9 @@ from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.store import EngineStore, cache_root, platform_tag
 from kvproof.model.facts import encode_fact
+from kvproof.model.files import load_scenario
 from kvproof.model.reference import Policy, reference_player
-from kvproof.model.scenario import Geometry, Scenario, encode_scenario, load_scenario
+from kvproof.model.scenario import Geometry, Scenario, encode_scenario
 from kvproof.triage.minimise import Minimiser
 from kvproof.triage.rehearse import as_recorded, busy_run
 

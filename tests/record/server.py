@@ -16,7 +16,8 @@ from pathlib import Path
 
 from kvproof.fuzz.drivers.wire import Options, Play
 from kvproof.fuzz.drivers.worker import load
-from kvproof.model.scenario import Scenario, load_scenario
+from kvproof.model.files import load_scenario
+from kvproof.model.scenario import Scenario
 
 
 def scheduler(scenario: Scenario, *, killed: bool) -> None:
