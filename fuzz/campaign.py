@@ -25,14 +25,15 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
+from kvproof.fuzz.confirm import play_twice
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import scenario_size, simplify
-from kvproof.fuzz.strategies import Sizes, scenarios
-from kvproof.fuzz.targets import Target
-from kvproof.model.facts import EngineError, Fact, encode_fact
+from kvproof.fuzz.strategies import scenarios
+from kvproof.fuzz.targets import REGISTRY, Target
+from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
 from kvproof.model.verdict import FAMILIES, SEVERITY, Cause, Invariant, Verdict, Violation
@@ -40,7 +41,8 @@ from kvproof.model.witness import CAP_WITNESS, Witness, required_of
 
 Break: TypeAlias = tuple[Invariant, Cause]
 
-KERNELS: Backend = "interpreter"
+NO_KERNELS = ("none", "rules")
+"""Backends that launch nothing."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +68,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Name for files and messages."""
-        return f"{self.violation.invariant}-{self.violation.cause}"
+        return self.violation.name
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +133,11 @@ class Listener:
 
 @dataclass(slots=True)
 class Survey:
-    """Running totals of a survey."""
+    """Running totals of a survey.
+
+    Attributes:
+        kernels: where real kernels ran, as the logs name it; until one says so, what was asked for.
+    """
 
     sequences: int = 0
     kernel_sequences: int = 0
@@ -146,9 +152,10 @@ class Survey:
     faults: dict[str, Fault] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)
+    kernels: str = ""
     has_ring: bool = False
     has_cap: bool = False
-    required: tuple[Witness, ...] = ()
+    target: Target | None = None
 
     def add(self, monitor: Monitor) -> None:
         """Count one played scenario."""
@@ -160,7 +167,9 @@ class Survey:
         self.checked.update(monitor.checked)
         if monitor.started is not None:
             # What the log says, not what was asked for: without a ring there are no kernels to run.
-            self.kernel_sequences += monitor.started.backend == KERNELS
+            if monitor.started.backend not in NO_KERNELS:
+                self.kernel_sequences += 1
+                self.kernels = monitor.started.backend
             self.versions = monitor.started.versions
             self.classes = monitor.started.classes
             self.has_ring = self.has_ring or monitor.started.ring_stride is not None
@@ -174,6 +183,13 @@ class Survey:
         if is_first or scenario_size(scenario) < scenario_size(self.smallest[broken][0]):
             self.smallest[broken] = (scenario, backend, violation)
         return is_first
+
+    @property
+    def required(self) -> tuple[Witness, ...]:
+        """Witnesses that every run on the target must reach."""
+        if self.target is None:
+            return required_of(REGISTRY)
+        return required_of(self.target.construction, has_ring=self.target.has_ring)
 
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""
@@ -198,7 +214,6 @@ class Campaign:
     profile: Profile
     seed: int
     time_limit: float | None = None
-    sizes: Sizes = field(default_factory=Sizes)
     listener: Listener = field(default_factory=Listener)
 
     def run(self) -> TargetResult:
@@ -218,7 +233,10 @@ class Campaign:
             operations=survey.operations,
             skipped=survey.skipped,
             seconds=survey.seconds,
-            witnesses={name: survey.witnesses[name] for name in [*survey.required, CAP_WITNESS]},
+            witnesses={
+                name: survey.witnesses[name]
+                for name in [*required_of(self.target.construction), CAP_WITNESS]
+            },
             missing=survey.missing(),
             counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
             verdicts=tuple(
@@ -232,7 +250,7 @@ class Campaign:
 
     def survey(self) -> Survey:
         """Play the profile's scenarios and count."""
-        survey = Survey(required=required_of(self.target.construction))
+        survey = Survey(target=self.target, kernels=self.process.backend)
         began = time.monotonic()
         self.listener.began(self.target, self.profile.sequences)
 
@@ -263,7 +281,7 @@ class Campaign:
         more often ends where no single step makes it smaller.
         """
         limit = scenario_size(found)
-        if backend == KERNELS and broken in self._judge(found, "rules").violations:
+        if backend not in NO_KERNELS and broken in self._judge(found, "rules").violations:
             backend = "rules"  # the cause lies in the cache: the quicker backend shows it too
         smallest = found
 
@@ -288,10 +306,12 @@ class Campaign:
         self, broken: Break, scenario: Scenario
     ) -> tuple[Violation | None, list[Fact], bool]:
         """Play on the real kernels twice: the violation if it is there, the log, same bytes."""
-        log = self._play(scenario, KERNELS)
-        self.process.close()  # the second play must not depend on the first's process
-        again = self._play(scenario, KERNELS)
-        same = b"".join(map(encode_fact, log)) == b"".join(map(encode_fact, again))
+        log, same = play_twice(
+            self.process,
+            scenario,
+            timeout=self.profile.play_timeout,
+            backend=self.process.backend,
+        )
         return check(log).violations.get(broken), log, same
 
     def _finding(self, survey: Survey, broken: Break) -> Finding:
@@ -332,7 +352,7 @@ class Campaign:
         """By the scenario's own bytes, so that a scenario always gets the same one."""
         digest = hashlib.sha256(encode_scenario(scenario)).digest()
         share = int.from_bytes(digest[:8]) % self.profile.kernel_share
-        return KERNELS if share == 0 else "rules"
+        return self.process.backend if share == 0 else "rules"
 
     def _play(self, scenario: Scenario, backend: Backend) -> list[Fact]:
         return self.process.play(scenario, timeout=self.profile.play_timeout, backend=backend)
@@ -343,7 +363,7 @@ class Campaign:
     def _scenarios(self) -> SearchStrategy[Scenario]:
         if self.target.family == "translation":
             return forward_scenarios(any_caller=self.target.construction == "dsv4-any")
-        return scenarios(self.sizes)
+        return scenarios(self.target.sizes)
 
     def _to_shrink(self, survey: Survey) -> list[Break]:
         """The worst cause of each broken invariant; all where one invariant is all there is."""
@@ -372,8 +392,12 @@ class Campaign:
 
 
 def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]) -> Verdict:
-    backend = f"rules, {KERNELS} for {survey.kernel_sequences} of {survey.sequences} sequences"
+    backend = (
+        f"rules, {survey.kernels} for {survey.kernel_sequences} of {survey.sequences} sequences"
+    )
     scope = f"{survey.sequences} sequences, {survey.operations} operations"
+    if survey.target is not None and survey.target.sizes.page_holds_window:
+        scope += ", page_size >= window"
     for finding in findings:
         if finding.violation.invariant == invariant:
             if finding.confirmed and finding.deterministic:
@@ -381,7 +405,7 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
                     invariant=invariant,
                     status="violated",
                     scope=f"{len(finding.scenario.operations)} operations",
-                    backend=KERNELS,
+                    backend=survey.kernels,
                     violation=finding.violation,
                 )
             reason = (
@@ -399,6 +423,14 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             scope=scope,
             backend=backend,
             reason=next(iter(survey.faults)),
+        )
+    if not survey.checked[invariant] and survey.target is not None and not survey.target.has_ring:
+        return Verdict(
+            invariant=invariant,
+            status="skipped",
+            scope=scope,
+            backend=backend,
+            reason="this release has no ring",
         )
     if not survey.checked[invariant]:
         reason = "no sequence put it to the test" + (

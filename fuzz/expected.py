@@ -8,6 +8,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kvproof.fuzz.campaign import TargetResult
+from kvproof.model.files import read_file
+from kvproof.model.scenario import BadFileError
+from kvproof.model.toml import decode_toml
 from kvproof.model.verdict import Cause, Invariant
 
 TABLE = Path(__file__).with_name("expected.toml")
@@ -26,8 +29,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reference: str
 
 
+class _Entry(Expected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry as it is written: several targets may share it."""
+
+    target: str | tuple[str, ...]  # type: ignore[assignment]
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    expected: tuple[Expected, ...]
+    expected: tuple[_Entry, ...]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +49,28 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_expected(path: Path = TABLE) -> tuple[Expected, ...]:
-    """Entries of the table."""
-    return msgspec.toml.decode(path.read_bytes(), type=_Table).expected
+    """Entries of the table; raises BadFileError."""
+    data = read_file(path)
+    try:
+        return decode_expected(data)
+    except BadFileError as error:
+        raise BadFileError(f"{path}: {error}") from error
+
+
+def decode_expected(data: bytes) -> tuple[Expected, ...]:
+    """Entries from TOML; raises BadFileError."""
+    table = decode_toml(data, _Table, part="table of expected results")
+    return tuple(
+        Expected(
+            target=target,
+            invariant=entry.invariant,
+            cause=entry.cause,
+            reason=entry.reason,
+            reference=entry.reference,
+        )
+        for entry in table.expected
+        for target in ((entry.target,) if isinstance(entry.target, str) else entry.target)
+    )
 
 
 def compare(

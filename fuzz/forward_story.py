@@ -1,55 +1,10 @@
-"""Operations and facts of forwards as text: what `fuzz.story` says of them."""
+"""Facts of forwards as text: what `fuzz.story` says of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kvproof.model.facts import Changed, Consumed, Planned
-from kvproof.model.forwards import (
-    ForwardOperation,
-    Idle,
-    Layer,
-    Pad,
-    Plan,
-    Rebind,
-    Release,
-    Remap,
-    Replay,
-    Slide,
-)
-
-
-def _rows(count: int) -> str:
-    return f"{count} row{'s' * (count != 1)}"
-
-
-def _mode(mode: str) -> str:
-    return mode.replace("_", " ")
-
-
-def spell_forward(operation: ForwardOperation) -> str:
-    """An operation as one line."""
-    match operation:
-        case Plan(mode=mode, requests=requests, tokens=tokens, in_graph=in_graph):
-            text = f"plan {_mode(mode)} of {', '.join(requests)}"
-            text += f", {tokens} tokens each" if mode == "extend" else ""
-            return text + ("" if in_graph else ", outside the graph alone")
-        case Pad(rows=rows):
-            return f"pad with {_rows(rows)}"
-        case Rebind():
-            return "rebind to other locations, as many"
-        case Remap():
-            return "map the locations anew"
-        case Layer():
-            return "run a layer"
-        case Replay(mode=mode, requests=requests):
-            return f"replay {_mode(mode)} of {', '.join(requests)}"
-        case Idle(rows=rows):
-            return f"idle forward of {_rows(rows)}"
-        case Slide(request=request):
-            return f"free {request}'s pages behind the window"
-        case Release(request=request):
-            return f"release {request}"
 
 
 def _some(numbers: Sequence[int], most: int = 12) -> str:

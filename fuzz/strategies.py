@@ -48,6 +48,9 @@ class Sizes:
 
     Small page sizes and windows lie below, at and above one another, and windows that are neither
     0 nor -1 modulo the page size occur.
+
+    Attributes:
+        page_holds_window: leave out pages that are smaller than the window.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -55,11 +58,12 @@ class Sizes:
     slots: tuple[int, ...] = (1, 2, 3)
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
+    page_holds_window: bool = False
 
 
 def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
     """Geometries; the pool holds a few requests, so that eviction happens."""
-    return st.builds(
+    drawn = st.builds(
         Geometry,
         window=st.sampled_from(sizes.windows),
         page_size=st.sampled_from(sizes.page_sizes),
@@ -67,6 +71,9 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         pool_tokens=st.sampled_from(sizes.pool_tokens),
         draft_tokens=st.sampled_from(sizes.draft_tokens),
     )
+    if sizes.page_holds_window:
+        return drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+    return drawn
 
 
 # Arbitrary

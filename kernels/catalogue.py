@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.spec.window import Order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,21 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Native:
+    """A C++ kernel that the release ships as source and compiles at run time.
+
+    Attributes:
+        sources: below the release's ``csrc/deepseek_v4/``.
+        launch: the engine's function or class that launches it.
+        left_out: why it is listed and not compared; empty if it is compared.
+    """
+
+    sources: tuple[str, ...]
+    launch: str
+    left_out: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """Releases that keep the same things in the same places.
 
@@ -39,12 +55,26 @@ class Family:
         marker: file below the engine's root that this layout has and older ones have not.
         parts: scheduler, pool and tree classes by role.
         kernels: Triton kernels by what they do.
+        verify_order: whether a verify step writes its draft's rows before or after it reads.
+        methods: what the recorder listens to, by what happens there: ``module:Class.method``. None
+            where nobody has looked yet; the recorder then declines.
+        fields: attribute path of what the recorder reads of a request.
+        native: C++ kernels that read or write rows of a ring, or compressed rows.
     """
 
     name: str
     marker: str
     parts: Mapping[str, str]
     kernels: Mapping[str, Kernel]
+    verify_order: Order
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    native: Mapping[str, Native] = field(default_factory=dict)
+
+    @property
+    def has_ring(self) -> bool:
+        """Whether the release knows unified_kv, and so a ring, at all."""
+        return "gate" in self.parts
 
     def part(self, role: str) -> Any:
         """The object of that role; imports it from the engine of this process."""
@@ -62,7 +92,8 @@ class Family:
         return tuple(pkgutil.resolve_name(place) for place in self.kernels[name].jit)
 
 
-def _parts(*, gate: str, allocation: str, components: str, **trees: str) -> dict[str, str]:
+def _parts(*, components: str, **places: str) -> dict[str, str]:
+    """Places of most releases, and what differs."""
     cache = "sglang.srt.mem_cache"
     return {
         "request": "sglang.srt.managers.schedule_batch:Req",
@@ -70,17 +101,40 @@ def _parts(*, gate: str, allocation: str, components: str, **trees: str) -> dict
         "prefill adder": "sglang.srt.managers.schedule_policy:PrefillAdder",
         "request pool": f"{cache}.memory_pool:ReqToTokenPool",
         "allocator": f"{cache}.allocator.swa:SWATokenToKVPoolAllocator",
+        "page allocator": f"{cache}.allocator.paged:PagedTokenToKVPoolAllocator",
         "KV pool": f"{cache}.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool",
-        "allocation": f"{cache}.{allocation}:alloc_for_extend",
+        "allocation": f"{cache}.allocation:alloc_for_extend",
         "release": f"{cache}.common:release_kv_cache",
+        "tree builder": f"{cache}.kv_cache_builder:build_kv_cache",
         "tree registry": f"{cache}.registry:create_tree_cache",
+        "unified tree": _UNIFIED_TREE,
         "component type": f"{cache}.{components}:ComponentType",
-        "gate": f"{gate}:is_unified_kv_triton",
-        **trees,
+        **places,
     }
 
 
-def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, Kernel]:
+def _memory_kernels(*, memory: str, write: str) -> dict[str, Kernel]:
+    """What allocates pages and writes the request's rows."""
+    return {
+        "allocate extend": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_extend_kernel",)),
+        "allocate decode": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_decode_kernel",)),
+        "write request rows": Kernel(
+            launch=f"sglang.srt.mem_cache.{write}:write_cache_indices",
+            jit=(f"{memory}.common:write_req_to_token_pool_triton",),
+        ),
+        "last location": Kernel(
+            launch=f"sglang.srt.mem_cache.{write}:get_last_loc",
+            # HIP takes the safe one.
+            jit=(
+                f"{memory}.common:get_last_loc_kernel",
+                f"{memory}.common:_get_last_loc_safe_kernel",
+            ),
+        ),
+    }
+
+
+def _ring_kernels(*, unified: str, store: str) -> dict[str, Kernel]:
+    """What moves and names ring rows, and attends over them."""
     return {
         "scatter": Kernel(
             launch=f"{store}:store_swa_into_unified", jit=(f"{store}:_swa_scatter_kernel",)
@@ -115,90 +169,246 @@ def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, 
             launch=f"{unified}.paged_prefill:sparse_attn_v4_paged_prefill",
             jit=(f"{unified}.paged_prefill:_sparse_attn_v4_paged_prefill_kernel",),
         ),
-        "allocate extend": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_extend_kernel",)),
-        "allocate decode": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_decode_kernel",)),
-        "write request rows": Kernel(
-            launch=f"sglang.srt.mem_cache.{write}:write_cache_indices",
-            jit=(f"{memory}.common:write_req_to_token_pool_triton",),
+    }
+
+
+def _methods(
+    *, trees: tuple[str, ...], release: str, freed: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    batch = "sglang.srt.managers.schedule_batch:ScheduleBatch"
+    pool = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
+    return {
+        "prefill": (f"{batch}.prepare_for_extend",),
+        "decode": (f"{batch}.prepare_for_decode",),
+        "release": tuple(f"{tree}.{release}" for tree in trees),
+        "slot freed": (f"{pool}.free",),
+        "evict": tuple(f"{tree}.evict" for tree in trees),
+        "flush": tuple(f"{tree}.reset" for tree in trees),
+        "allocate": (
+            f"{_PAGED}.alloc",
+            f"{_PAGED}.alloc_extend",
+            f"{_PAGED}.alloc_decode",
+            f"{_TOKENS}.alloc",
         ),
-        "last location": Kernel(
-            launch=f"sglang.srt.mem_cache.{write}:get_last_loc",
-            # HIP takes the safe one.
-            jit=(
-                f"{memory}.common:get_last_loc_kernel",
-                f"{memory}.common:_get_last_loc_safe_kernel",
-            ),
+        **freed,
+        "translate": (
+            "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
+            ".translate_loc_from_full_to_swa",
         ),
     }
 
 
+def _native(*, compress: str, store: str, norm: str) -> dict[str, Native]:
+    return {
+        "compress plan": Native(
+            sources=("c_plan.cuh",), launch=f"{compress}:CompressorPrefillPlan"
+        ),
+        "compressor": Native(
+            sources=("c4_v2.cuh", "c128_v2.cuh"), launch=f"{compress}:compress_forward"
+        ),
+        "compressed store": Native(
+            sources=("fused_norm_rope_v2.cuh",), launch=f"{compress}:compress_norm_rope_store"
+        ),
+        "paged store": Native(sources=("store.cuh",), launch=f"{store}:fused_store_cache"),
+        "window store": Native(
+            sources=("main_norm_rope.cuh",), launch=f"{norm}:fused_k_norm_rope_flashmla"
+        ),
+        "online compressor": Native(
+            sources=("c128_online_v2.cuh", "online_c128_mtp.cuh"),
+            launch=f"{compress}:compress_forward",
+            left_out="it keeps running sums, no rows: the specification has no rule for them",
+        ),
+    }
+
+
+_PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
+_TOKENS = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
+_JIT = "sglang.jit_kernel.dsv4"
+_OPS = "sglang.kernels.ops.attention.dsv4"
+_EARLIER_NATIVE = _native(
+    compress=f"{_JIT}.compress", store=f"{_JIT}.attn", norm=f"{_JIT}.elementwise"
+)
 _SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
 _OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
-_SWA_TREE = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
+_OPS_STORE = "sglang.kernels.ops.kvcache.dsv4_unified_kv_store"
+_SWA_RADIX = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
+_SWA_TREE = {"SWA tree": _SWA_RADIX}
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_OLD_COMPONENTS = "unified_cache_components"
+_COMPONENTS = "unified_cache.component_type"
+_OPS_GATE = {"gate": f"{_OPS_UNIFIED}.env_gate:is_unified_kv_triton"}
+_RUST_CORE = {
+    "Rust tree core": "sglang.srt.mem_cache.rust_tree_core.extension:RustUnifiedTreeCoreBinding"
+}
+_OPS_MEMORY = _memory_kernels(memory="sglang.kernels.ops.memory", write="allocation")
+_OPS_KERNELS = _ring_kernels(unified=_OPS_UNIFIED, store=f"{_OPS_UNIFIED}.runtime") | _OPS_MEMORY
+_VERIFY_STREAMS = {
+    "verify streams": Kernel(
+        launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
+        jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
+    ),
+}
+
+# Until the request's KV state moved into ``Req.kv``.
+_REQ_FIELDS = {
+    "slot": "req_pool_idx",
+    "matched": "prefix_indices",
+    "extend end": "extend_range.end",
+}
+_TREE_METHODS = _methods(
+    trees=(_SWA_RADIX, _UNIFIED_TREE),
+    release="cache_finished_req",
+    freed={"free": (f"{_PAGED}.free", f"{_TOKENS}.free")},
+)
 
 FAMILIES = (
     Family(
         name="0.5.23",
         marker="sglang/srt/layers/attention/dsv4/unified_kv_gate.py",
         parts=_parts(
-            gate="sglang.srt.layers.attention.dsv4.unified_kv_gate",
-            allocation="allocation",
-            components="unified_cache.component_type",
-            **{
-                "unified tree": _UNIFIED_TREE,
-                "Rust tree core": "sglang.srt.mem_cache.rust_tree_core.extension:"
-                "RustUnifiedTreeCoreBinding",
+            components=_COMPONENTS,
+            gate="sglang.srt.layers.attention.dsv4.unified_kv_gate:is_unified_kv_triton",
+            **_RUST_CORE,
+        ),
+        kernels=_ring_kernels(unified=_OPS_UNIFIED, store=_OPS_STORE)
+        | _OPS_MEMORY
+        | _VERIFY_STREAMS
+        | {
+            # The same kernel, launched for each pool of the fp8 layout.
+            "scatter into two pools": Kernel(
+                launch=f"{_OPS_STORE}:store_swa_into_unified",
+                jit=(f"{_OPS_STORE}:_swa_scatter_kernel",),
+            ),
+            "scatter by location": Kernel(
+                launch=f"{_OPS_STORE}:scatter_bf16_into_unified",
+                jit=(f"{_OPS_STORE}:_scatter_loc_kernel",),
+            ),
+        },
+        verify_order="write, then read",
+        methods=_methods(
+            trees=(_UNIFIED_TREE,),
+            # The first thing that release_kv_cache asks of the tree.
+            release="claim_kv_row",
+            freed={
+                "free": (f"{_TOKENS}.free",),
+                "free pages": (f"{_PAGED}._release_page_ids",),
             },
         ),
-        kernels=_kernels(
-            unified=_OPS_UNIFIED,
-            store="sglang.kernels.ops.kvcache.dsv4_unified_kv_store",
-            memory="sglang.kernels.ops.memory",
-            write="allocation",
-        )
+        fields={"slot": "kv.req_pool_idx", "matched": "prefix_len", "extend end": "extend_end"},
+        native=_native(compress=f"{_OPS}.compress", store=f"{_OPS}.attn", norm=f"{_OPS}.norm_rope")
         | {
-            "scatter by location": Kernel(
-                launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:scatter_bf16_into_unified",
-                jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_scatter_loc_kernel",),
+            "compressed store into two pools": Native(
+                sources=("fused_norm_rope_v2.cuh",),
+                launch=f"{_OPS}.compress:compress_norm_rope_store",
             ),
-            "verify streams": Kernel(
-                launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
-                jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
+            "low-ratio compressors": Native(
+                sources=("c1.cuh", "c2.cuh"),
+                launch=f"{_OPS}.low_ratio_compress:c2_prefill_norm_rope_store",
+                left_out="of DeepSeek-V4.1: its pages are not those of unified_kv",
+            ),
+            "window store with queries": Native(
+                sources=("main_norm_rope.cuh",),
+                launch=f"{_OPS}.norm_rope:fused_k_norm_rope_flashmla",
+                left_out="needs AMD's compiler: this form of the kernel is built on ROCm only",
             ),
         },
     ),
     Family(
-        name="0.5.16",
-        marker="sglang/kernels/ops/attention/dsv4/unified_kv_kernels/env_gate.py",
-        parts=_parts(
-            gate=f"{_OPS_UNIFIED}.env_gate",
-            allocation="allocation",
-            components="unified_cache_components",
-            **{"SWA tree": _SWA_TREE, "unified tree": _UNIFIED_TREE},
-        ),
-        kernels=_kernels(
-            unified=_OPS_UNIFIED,
-            store=f"{_OPS_UNIFIED}.runtime",
-            memory="sglang.kernels.ops.memory",
-            write="allocation",
-        ),
+        name="0.5.22",
+        marker="sglang/srt/mem_cache/kv_loc_plan.py",
+        parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_RUST_CORE),
+        kernels=_OPS_KERNELS | _VERIFY_STREAMS,
+        verify_order="write, then read",
     ),
     Family(
-        name="0.5.15",
-        marker="sglang/srt/layers/attention/dsv4/unified_kv_kernels/env_gate.py",
+        name="0.5.21",
+        marker=f"{_OPS_UNIFIED.replace('.', '/')}/grouped_verify_streams.py",
+        parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_RUST_CORE),
+        kernels=_OPS_KERNELS | _VERIFY_STREAMS,
+        verify_order="write, then read",
+    ),
+    Family(
+        name="0.5.20",
+        marker=f"{_OPS_UNIFIED.replace('.', '/')}/layout.py",
+        parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
+        kernels=_OPS_KERNELS,
+        verify_order="write, then read",
+    ),
+    Family(
+        name="0.5.19",
+        marker="sglang/srt/mem_cache/rust_tree_core/extension.py",
+        parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
+        kernels=_OPS_KERNELS,
+        verify_order="write, then read",
+    ),
+    Family(
+        name="0.5.18",
+        marker="sglang/srt/mem_cache/l2_transfer.py",
+        parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
+        kernels=_OPS_KERNELS,
+        verify_order="write, then read",
+    ),
+    Family(
+        name="0.5.17",
+        marker="sglang/srt/mem_cache/unified_cache/component_type.py",
+        parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
+        kernels=_OPS_KERNELS,
+        verify_order="read, then write",
+    ),
+    Family(
+        name="0.5.16",
+        marker=f"{_OPS_UNIFIED.replace('.', '/')}/env_gate.py",
+        parts=_parts(components=_OLD_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
+        kernels=_OPS_KERNELS,
+        verify_order="read, then write",
+        methods=_TREE_METHODS,
+        fields=_REQ_FIELDS,
+        native=_EARLIER_NATIVE,
+    ),
+    Family(
+        name="0.5.14",
+        marker=f"{_SRT_UNIFIED.replace('.', '/')}/env_gate.py",
         parts=_parts(
-            gate=f"{_SRT_UNIFIED}.env_gate",
-            allocation="common",
-            components="unified_cache_components",
-            **{"SWA tree": _SWA_TREE, "unified tree": _UNIFIED_TREE},
+            components=_OLD_COMPONENTS,
+            gate=f"{_SRT_UNIFIED}.env_gate:is_unified_kv_triton",
+            allocation="sglang.srt.mem_cache.common:alloc_for_extend",
+            **_SWA_TREE,
         ),
-        kernels=_kernels(
-            unified=_SRT_UNIFIED,
-            store=f"{_SRT_UNIFIED}.runtime",
-            memory="sglang.srt.mem_cache.triton_ops",
-            write="common",
+        kernels=_ring_kernels(unified=_SRT_UNIFIED, store=f"{_SRT_UNIFIED}.runtime")
+        | _memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common"),
+        verify_order="read, then write",
+        methods=_TREE_METHODS,
+        fields=_REQ_FIELDS,
+        native=_EARLIER_NATIVE,
+    ),
+    Family(
+        name="0.5.13",
+        marker="sglang/srt/mem_cache/kv_cache_builder.py",
+        parts=_parts(
+            components=_OLD_COMPONENTS,
+            allocation="sglang.srt.mem_cache.common:alloc_for_extend",
+            **_SWA_TREE,
         ),
+        kernels=_memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common"),
+        verify_order="read, then write",
+    ),
+    Family(
+        name="0.5.12",
+        marker="sglang/srt/mem_cache/deepseek_v4_memory_pool.py",
+        parts={
+            role: place
+            for role, place in _parts(
+                components=_OLD_COMPONENTS,
+                allocator="sglang.srt.mem_cache.swa_memory_pool:SWATokenToKVPoolAllocator",
+                allocation="sglang.srt.mem_cache.common:alloc_for_extend",
+                **{"page allocator": "sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator"},
+                **_SWA_TREE,
+            ).items()
+            # Its scheduler builds the tree itself.
+            if role not in {"tree builder", "tree registry"}
+        },
+        kernels=_memory_kernels(memory="sglang.srt.mem_cache", write="common"),
+        verify_order="read, then write",
     ),
 )
 """All layouts, newest first: the first whose marker exists is the engine's."""
@@ -208,13 +418,13 @@ def family_of(root: Path) -> Family:
     """Layout of the engine whose ``sglang/`` lies in ``root``; imports nothing.
 
     Raises:
-        EngineError: the engine has no unified_kv in any place that kvproof knows.
+        EngineError: no layout that kvproof knows.
     """
     for family in FAMILIES:
         if (root / family.marker).is_file():
             return family
     raise EngineError(
-        "this engine has no unified_kv gate in any known place: it is older than unified_kv, or "
-        "newer than this kvproof",
+        "this engine has no DeepSeek-V4 pool in any known place: it is older than 0.5.12, or newer "
+        "than this kvproof",
         fix="test one of the supported releases, or add its layout to kernels/catalogue.py",
     )

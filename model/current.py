@@ -84,7 +84,7 @@ class Current:
     """
 
     geometry: Geometry
-    witnesses: Counter[Witness] = field(default_factory=Counter)
+    witnesses: dict[Witness, int] = field(default_factory=Counter)
     ring_stride: int = 1
     _entries: tuple[int, ...] = ()
     _locs: dict[str, dict[int, int]] = field(default_factory=dict)

@@ -32,6 +32,9 @@ WITNESSES: dict[Witness, str] = {
 }
 """Required of every run, on every target that has a ring."""
 
+WITHOUT_RING: tuple[Witness, ...] = ("prefix hit", "cap would bind", "page evicted")
+"""Those of them that a release without any ring can reach."""
+
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
 
@@ -69,14 +72,20 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where the resolver names ring rows, which no map has a part in."""
 
 
-def required_of(construction: str) -> tuple[Witness, ...]:
-    """Witnesses that a run on a target of this construction must have reached."""
+def required_of(construction: str, *, has_ring: bool = True) -> tuple[Witness, ...]:
+    """Witnesses that a run on a target of this construction must have reached.
+
+    Args:
+        construction: of the target.
+        has_ring: whether its release has a ring.
+    """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
+    cache = WITNESSES if has_ring else {name: WITNESSES[name] for name in WITHOUT_RING}
     return tuple(
         {
             "triton": TRANSLATION_WITNESSES,
             "dsv4": resolver,
             "dsv4-any": resolver | ANY_CALLER_WITNESSES,
             "dsv4-ring": RING_RESOLVER_WITNESSES,
-        }.get(construction, WITNESSES)
+        }.get(construction, cache)
     )

@@ -7,8 +7,9 @@ the release does at that point, with the release's own functions; the scheduler'
 
 from __future__ import annotations
 
+import inspect
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -17,8 +18,6 @@ import torch
 import triton
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
 from sglang.srt.managers.schedule_policy import PrefillAdder
-from sglang.srt.mem_cache import kv_cache_builder
-from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
@@ -28,7 +27,6 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
 from kvproof.kernels.engines.shims import engine_family
-from kvproof.kernels.launch import verify_order
 from kvproof.model.facts import Holding, Node, Pools, Started
 from kvproof.model.player import Chunk, RefusedError
 from kvproof.model.scenario import Geometry
@@ -51,6 +49,7 @@ MODEL_CONFIG: Any = SimpleNamespace(
     is_encoder_decoder=False,
     is_multimodal=False,
     is_draft_model=False,
+    is_matryoshka=False,
     linear_attn_registry_result=None,
     hf_config=PretrainedConfig(architectures=[_ARCHITECTURE]),
     _resolved_model_impl=None,
@@ -128,48 +127,63 @@ class ReleaseEngine:
         """Tokens of the SWA pool. As large as the full pool, so that it is never the limit."""
         return self.geometry.pool_tokens
 
+    @property
+    def compressed_tokens(self) -> int:
+        """Tokens that a page of compressed rows stands for. No layer here has such pages."""
+        return self.geometry.page_size
+
+    @property
+    def unified(self) -> bool:
+        """Whether the sliding window lives in rings; asks the release's own gate."""
+        return engine_family().has_ring and bool(engine_family().part("gate")())
+
     def _make_kv_pool(self) -> Any:
         geometry = self.geometry
-        unified = engine_family().part("gate")()
+        unified = self.unified
         nope, rope = _HEAD_DIMS if unified else _PAGED_HEAD_DIMS
-        return DeepSeekV4TokenToKVPool(
-            max_num_reqs=geometry.slots,
-            swa_size=self.swa_tokens,
-            c4_size=0,
-            c128_size=1,
-            c4_state_pool_size=0,
-            c128_state_pool_size=0,
-            page_size=geometry.page_size,
-            swa_page_size=geometry.page_size,
-            dtype=torch.bfloat16 if unified else torch.float8_e4m3fn,
-            c4_state_dtype=torch.float32,
-            c128_state_dtype=torch.float32,
-            qk_nope_head_dim=nope,
-            qk_rope_head_dim=rope,
-            indexer_head_dim=nope + rope,
-            layer_num=1,
-            device=DEVICE,
-            enable_memory_saver=False,
-            compression_ratios=[0],  # a sliding-window layer alone: ring, no compressed pages
-            sliding_window=geometry.window,
+        return _call(
+            DeepSeekV4TokenToKVPool,
+            {
+                "max_num_reqs": geometry.slots,
+                "swa_size": self.swa_tokens,
+                "c4_size": 0,
+                "c128_size": 1,
+                "c4_state_pool_size": 0,
+                "c128_state_pool_size": 0,
+                "page_size": self.compressed_tokens,
+                "swa_page_size": geometry.page_size,
+                "dtype": torch.bfloat16 if unified else torch.float8_e4m3fn,
+                "state_dtype": torch.float32,
+                "c4_state_dtype": torch.float32,
+                "c128_state_dtype": torch.float32,
+                "qk_nope_head_dim": nope,
+                "qk_rope_head_dim": rope,
+                "indexer_head_dim": nope + rope,
+                "layer_num": 1,
+                "device": DEVICE,
+                "enable_memory_saver": False,
+                "compression_ratios": [0],  # a sliding-window layer alone: no compressed pages
+                "sliding_window": geometry.window,
+            },
         )
 
-    def _allocator_arguments(self) -> dict[str, Any]:
-        return {
-            "size": self.geometry.pool_tokens,
-            "size_swa": self.swa_tokens,
-            "page_size": self.geometry.page_size,
-            "dtype": torch.bfloat16,
-            "device": DEVICE,
-            "kvcache": self.kv_pool,
-            "need_sort": False,
-        }
-
     def _make_allocator(self) -> Any:
-        return SWATokenToKVPoolAllocator(**self._allocator_arguments())
+        return _call(
+            engine_family().part("allocator"),
+            {
+                "size": self.geometry.pool_tokens,
+                "size_swa": self.swa_tokens,
+                "page_size": self.geometry.page_size,
+                "dtype": torch.bfloat16,
+                "device": DEVICE,
+                "kvcache": self.kv_pool,
+                "need_sort": False,
+                "req_to_token_pool": self.requests,
+            },
+        )
 
-    def _builder_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of the release's `build_kv_cache`; the model is DeepSeek-V4."""
+    def _make_tree(self) -> Any:
+        """The tree that the release's own builder makes; the model is DeepSeek-V4."""
         model_runner = SimpleNamespace(
             linear_attn_model_spec=None,
             hybrid_gdn_config=None,
@@ -188,29 +202,37 @@ class ReleaseEngine:
             get_tokens_per_layer_info=lambda: (self.geometry.pool_tokens, self.swa_tokens),
             get_memory_pool=lambda: (self.requests, self.allocator),
         )
-        return {
-            "server_args": self.server_args,
-            "model_config": MODEL_CONFIG,
-            "tp_worker": worker,
-            "page_size": self.geometry.page_size,
-            "spec_algorithm": SpeculativeAlgorithm.NONE,
-            "enable_metrics": False,
-            "enable_kv_cache_events": False,
-            "enable_hierarchical_cache": False,
-        }
-
-    def _make_tree(self) -> Any:
-        return kv_cache_builder.build_kv_cache(**self._builder_arguments()).tree_cache
+        alone = SimpleNamespace(cpu_group=None)
+        built = _call(
+            engine_family().part("tree builder"),
+            {
+                "server_args": self.server_args,
+                "model_config": MODEL_CONFIG,
+                "tp_worker": worker,
+                "page_size": self.geometry.page_size,
+                "spec_algorithm": SpeculativeAlgorithm.NONE,
+                "enable_metrics": False,
+                "enable_kv_cache_events": False,
+                "enable_hierarchical_cache": False,
+                # One rank: the groups exist, and nobody else is in them.
+                "attn_tp_cpu_group": None,
+                "tp_cpu_group": None,
+                "attn_cp_cpu_group": None,
+                "ps": SimpleNamespace(
+                    pp_rank=0, pp_size=1, tp_size=1, tp_rank=0, attn_cp_rank=0, attn_cp_size=1
+                ),
+                "tp_group": alone,
+                "pp_group": alone,
+            },
+        )
+        return built.tree_cache
 
     # --- how a release family differs -----------------------------------------------------
 
+    def _token_ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        return array("q", tokens)
+
     def _slot(self, req: Any) -> int | None:
-        raise NotImplementedError
-
-    def _matched_len(self, req: Any) -> int:
-        raise NotImplementedError
-
-    def _extend_end(self, req: Any) -> int:
         raise NotImplementedError
 
     def _protected_len(self, req: Any) -> int:
@@ -218,6 +240,12 @@ class ReleaseEngine:
 
     def _allocated_len(self, req: Any) -> int:
         raise NotImplementedError
+
+    def _count_middle_chunk(self, req: Any, by: int) -> None:
+        req.inflight_middle_chunks += by
+
+    def _update_finish_state(self, req: Any) -> None:
+        req.update_finish_state(0)
 
     def _publish(self, req: Any, *, chunked: bool) -> None:
         raise NotImplementedError
@@ -263,7 +291,7 @@ class ReleaseEngine:
             ring_stride=getattr(self.kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=self._reprefill_tail(),
             tombstones_gate=self._tombstones_gate(),
-            verify_order=verify_order(engine_family()),
+            verify_order=engine_family().verify_order,
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
                 "sglang": sglang.__version__,
@@ -280,7 +308,7 @@ class ReleaseEngine:
         self.waiting[request] = Req(
             rid=request,
             origin_input_text="",
-            origin_input_ids=array("q", tokens),
+            origin_input_ids=self._token_ids(tokens),
             sampling_params=params,
         )
 
@@ -293,17 +321,21 @@ class ReleaseEngine:
 
     def _launch(self, req: Any) -> Chunk:
         if self.chunked is not None:
-            self.chunked.inflight_middle_chunks += 1
+            self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
             False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
         )  # fmt: skip
-        start = self._matched_len(req)
         self.batch.prepare_for_extend()
         self._count_forward(self.batch)
         slot = self._slot(req)
         assert slot is not None
-        return Chunk(slot=slot, start=start, end=self._extend_end(req), last=self.chunked is None)
+        return Chunk(
+            slot=slot,
+            start=int(self.batch.prefix_lens[0]),
+            end=int(self.batch.seq_lens_cpu[0]),
+            last=self.chunked is None,
+        )
 
     def _count_forward(self, batch: Any) -> None:
         # Scheduler.run_batch
@@ -348,7 +380,7 @@ class ReleaseEngine:
         req = self.held[request]
         batch, self.batch = self.batch, None
         if not last:
-            req.inflight_middle_chunks -= 1
+            self._count_middle_chunk(req, -1)
             # Scheduler.get_next_batch_to_run stashes the chunk before it schedules the next one.
             self._publish(req, chunked=True)
             return
@@ -389,7 +421,7 @@ class ReleaseEngine:
         req = self.held.pop(request)
         # It has produced as many tokens as it asked for.
         req.sampling_params.max_new_tokens = len(req.output_ids)
-        req.update_finish_state(0)
+        self._update_finish_state(req)
         self._release(req, insert=True)
         self.running.filter_batch()
 
@@ -404,7 +436,7 @@ class ReleaseEngine:
             return
         # Scheduler.abort_request marks a running request, and its next result releases it.
         req.to_finish = FINISH_ABORT()
-        req.update_finish_state(0)
+        self._update_finish_state(req)
         self._release(req, insert=True)
         self.running.filter_batch()
 
@@ -475,6 +507,12 @@ class ReleaseEngine:
                     protected_len=self._protected_len(req),
                     locs=tuple(row.tolist()),
                 )
+
+
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call with those of the arguments that the release's own signature names."""
+    names = inspect.signature(function).parameters
+    return function(**{name: value for name, value in arguments.items() if name in names})
 
 
 def _class_name(thing: Any) -> str:

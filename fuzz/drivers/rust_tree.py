@@ -1,10 +1,10 @@
-"""Reads the tree out of 0.5.23's Rust core, which has no way to walk its nodes.
+"""Reads the tree out of the Rust core of 0.5.21 to 0.5.23, which has no way to walk its nodes.
 
 What the core's own interface offers is put together:
 
-- node ids count up from the root's; `collect_path_info` tells an id's parent and span, and raises
-  KeyError for one that is gone. The canary walk lists every location of the tree, so it is known
-  when all nodes are found.
+- node ids count up from the root's, and asking for the value of one that is gone raises KeyError.
+  The locations from a node up to the root say where it hangs. The canary walk lists every location
+  of the tree, so it is known when all nodes are found.
 - the canary walk also filters by lock and by SWA residency. It says whether a component is
   locked, not how often, so a lock count is 0 or 1 here.
 - a node's tokens cannot be read back. They are taken from what was computed at its locations, and
@@ -33,8 +33,9 @@ class RustTreeReader:
 
     def __init__(self, core: Any) -> None:
         self._core = core
+        self._root: int = core.root_node_handle()
         self._alive: list[int] = []
-        self._next: int = core.root_node_handle() + 1
+        self._next = self._root + 1
 
     def nodes(
         self, token_at: Mapping[int, int]
@@ -52,60 +53,64 @@ class RustTreeReader:
         if not locs:
             self._alive.clear()
             return
-        paths = sorted(self._paths(len(locs)), key=len)
+        paths = {
+            tuple(core.collect_full_device_indices(node_id, self._root).tolist()): (node_id, value)
+            for node_id, value in self._values(len(locs))
+        }
         unlocked = set(core.walk_for_kv_canary(True, False).slot_indices.tolist())
         resident = set(core.walk_for_kv_canary(False, True).slot_indices.tolist())
         swa_unlocked = set(core.walk_for_kv_canary(True, True).slot_indices.tolist())
-        index: dict[int, int] = {}
-        prefixes: dict[int, list[int]] = {}
-        for path in paths:
-            node = path[-1]
-            value = core.get_component_device_value(node.node_id, ComponentType.FULL)
-            at = value.tolist()
-            tokens = [token_at[loc] for loc in at]
-            prefix = prefixes.get(node.parent_id, []) + tokens
-            if not node.num_children:
-                self._check(node, prefix)
+        index: dict[tuple[int, ...], int] = {(): -1}
+        inner = {path[: -len(value)] for path, (_, value) in paths.items()}
+        for path in sorted(paths, key=len):
+            node_id, value = paths[path]
+            first = path[-len(value)]
+            if path not in inner:
+                self._check(node_id, [token_at[loc] for loc in path])
             yield (
-                index.get(node.parent_id, -1),
-                tokens,
+                index[path[: -len(value)]],
+                [token_at[loc] for loc in path[-len(value) :]],
                 value,
-                int(at[0] not in unlocked),
-                int(at[0] in resident and at[0] not in swa_unlocked),
-                at[0] not in resident,
+                int(first not in unlocked),
+                int(first in resident and first not in swa_unlocked),
+                first not in resident,
             )
-            index[node.node_id] = len(index)
-            prefixes[node.node_id] = prefix
+            index[path] = len(index) - 1
 
-    def _paths(self, tokens: int) -> list[Sequence[Any]]:
-        paths: list[Sequence[Any]] = []
-        while self._alive:
-            try:
-                paths = list(self._core.collect_path_info(self._alive))
-                break
-            except KeyError as gone:
-                self._alive.remove(gone.args[0])
-        found = sum(path[-1].path_end - path[-1].path_start for path in paths)
+    def _values(self, tokens: int) -> list[tuple[int, Any]]:
+        """Nodes and their locations, `tokens` locations in all."""
+        values = [
+            (node_id, value)
+            for node_id in self._alive
+            if (value := self._value(node_id)) is not None
+        ]
+        found = sum(len(value) for _, value in values)
         misses = 0
         while found < tokens:
             if misses > _MAX_GAP:
                 raise TreeReadError(f"the tree holds {tokens} tokens, its nodes {found}")
             candidate, self._next = self._next, self._next + 1
-            try:
-                [path] = self._core.collect_path_info([candidate])
-            except KeyError:
+            value = self._value(candidate)
+            if value is None:
                 misses += 1
                 continue
             misses = 0
-            self._alive.append(candidate)
-            paths.append(path)
-            found += path[-1].path_end - path[-1].path_start
-        return paths
+            values.append((candidate, value))
+            found += len(value)
+        self._alive = [node_id for node_id, _ in values]
+        return values
 
-    def _check(self, node: Any, tokens: Sequence[int]) -> None:
-        matched, node_id, _ = self._core.match_full_device_prefix(RadixKey(array("q", tokens)))
-        if (matched, node_id) != (len(tokens), node.node_id):
+    def _value(self, node_id: int) -> Any:
+        """Locations of a node, None for one that is gone."""
+        try:
+            return self._core.get_component_device_value(node_id, ComponentType.FULL)
+        except KeyError:
+            return None
+
+    def _check(self, node_id: int, tokens: Sequence[int]) -> None:
+        matched, at, _ = self._core.match_full_device_prefix(RadixKey(array("q", tokens)))
+        if (matched, at) != (len(tokens), node_id):
             raise TreeReadError(
-                f"tokens {list(tokens)} were computed at the locations of node {node.node_id}, "
-                f"but the tree finds {matched} of them, at node {node_id}"
+                f"tokens {list(tokens)} were computed at the locations of node {node_id}, "
+                f"but the tree finds {matched} of them, at node {at}"
             )

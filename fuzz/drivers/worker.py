@@ -17,8 +17,10 @@ from typing import IO, Any
 import msgspec
 
 from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, play_decoder
+from kvproof.kernels import backends
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import Family
-from kvproof.kernels.engines import shims
+from kvproof.kernels.engines import import_stubs, shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.model.facts import EngineError, encode_fact
@@ -28,19 +30,29 @@ from kvproof.model.player import Forward, Player
 
 Build = Callable[[Play], Player | ForwardPlayer]
 
-TRANSLATION_ADAPTERS = {
-    "triton": "kvproof.fuzz.drivers.translation_triton",
-    "dsv4": "kvproof.fuzz.drivers.translation_dsv4",
-    "dsv4-any": "kvproof.fuzz.drivers.translation_dsv4",
-    "dsv4-ring": "kvproof.fuzz.drivers.translation_ring",
-}
-"""Of every release; they find out themselves what the release has."""
-
 _ADAPTERS = {
-    "0.5.15": "kvproof.fuzz.drivers.sglang_0_5_15",
-    "0.5.16": "kvproof.fuzz.drivers.sglang_0_5_16",
-    "0.5.23": "kvproof.fuzz.drivers.sglang_0_5_23",
+    "0.5.12": "sglang_0_5_12",
+    "0.5.13": "sglang_0_5_13",
+    "0.5.14": "sglang_0_5_13",
+    "0.5.16": "sglang_0_5_16",
+    "0.5.17": "sglang_0_5_16",
+    "0.5.18": "sglang_0_5_16",
+    "0.5.19": "sglang_0_5_19",
+    "0.5.20": "sglang_0_5_20",
+    "0.5.21": "sglang_0_5_21",
+    "0.5.22": "sglang_0_5_22",
+    "0.5.23": "sglang_0_5_22",
 }
+"""Module of this package with the adapter, by family."""
+
+_TRANSLATIONS = {
+    "triton": "translation_triton",
+    "dsv4": "translation_dsv4",
+    "dsv4-any": "translation_dsv4",
+    "dsv4-ring": "translation_ring",
+}
+"""The same by construction; these find out themselves what the release has."""
+
 _MESSAGE_CHARS = 300
 
 
@@ -83,11 +95,21 @@ def load(options: Options) -> tuple[Ready, Build]:
         SetupError: the engine has not what the options ask for.
         Exception: whatever the engine's import raises.
     """
-    notes = shims.install(rocm_gate=options.rocm_gate, allocator_twins=options.allocator_twins)
+    reason = backends.missing(options.kernels)
+    if reason is not None:
+        raise SetupError(
+            f"no kernels can run on {options.kernels}: {reason}",
+            fix="use --backend interpreter, or a machine with such a GPU",
+        )
+    notes = shims.install(
+        rocm_gate=options.rocm_gate,
+        allocator_twins=options.allocator_twins,
+        interpret=options.kernels == "interpreter",
+    )
     family = shims.engine_family()
-    if options.construction in TRANSLATION_ADAPTERS:
+    if options.construction in _TRANSLATIONS:
         return _ready(family, notes), _forward_builder(options.construction)
-    adapter = importlib.import_module(_ADAPTERS[family.name]).Engine
+    adapter = importlib.import_module(f"{__package__}.{_ADAPTERS[family.name]}").Engine
     if options.construction not in adapter.constructions:
         raise SetupError(
             f"this engine has no construction {options.construction!r}",
@@ -95,13 +117,17 @@ def load(options: Options) -> tuple[Ready, Build]:
         )
     # The scheduler runs without autograd.
     importlib.import_module("torch").set_grad_enabled(False)
-    forwards = _forwards(family)
+    has_ring = family.has_ring and options.rocm_gate
+    forwards = _forwards(family, options.kernels) if has_ring else {"none": lambda _engine: None}
+    labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
     def build(order: Play) -> Player:
-        # Without the gate the engine has no ring whose rows could be named.
-        backend = order.backend if options.rocm_gate else "none"
+        # Without a ring there are no rows that could be named.
+        backend = order.backend if has_ring else "none"
         engine = adapter(
-            geometry=order.scenario.geometry, construction=options.construction, backend=backend
+            geometry=order.scenario.geometry,
+            construction=options.construction,
+            backend=labels.get(backend, backend),
         )
         return Player(engine=engine, forward=forwards[backend](engine))
 
@@ -115,14 +141,14 @@ def _ready(family: Family, notes: Iterable[shims.Shim]) -> Ready:
         shims=tuple(
             ShimNote(name=shim.name, replaces=shim.replaces, reason=shim.reason) for shim in notes
         ),
-        stubs=tuple(shims.stubbed_modules()),
+        stubs=tuple(import_stubs.stubbed_modules()),
     )
 
 
 def _forward_builder(construction: str) -> Build:
     """What makes the player of operations on forwards."""
     importlib.import_module("torch").set_grad_enabled(False)
-    adapter = importlib.import_module(TRANSLATION_ADAPTERS[construction]).Engine
+    adapter = importlib.import_module(f"{__package__}.{_TRANSLATIONS[construction]}").Engine
 
     def build(order: Play) -> ForwardPlayer:
         geometry = order.scenario.geometry
@@ -133,22 +159,24 @@ def _forward_builder(construction: str) -> Build:
     return build
 
 
-def _forwards(family: Family) -> dict[Backend, Callable[[Any], Forward | None]]:
+def _forwards(
+    family: Family, place: KernelBackend
+) -> dict[Backend, Callable[[Any], Forward | None]]:
     """What makes the forward of a fresh engine, by backend."""
     from kvproof.fuzz.drivers.forward import KernelForward
-    from kvproof.kernels.launch import Ring, RingKernels, verify_order
+    from kvproof.kernels.launch import Ring, RingKernels
 
-    order = verify_order(family)
     kernels = RingKernels.of_family(family)
     return {
         "none": lambda _engine: None,
         "rules": lambda engine: RuleForward(
             window=engine.kv_pool.unified_swa_window,
             stride=engine.kv_pool.unified_swa_ring_size,
-            verify_order=order,
+            verify_order=family.verify_order,
         ),
-        "interpreter": lambda engine: KernelForward(
-            kernels=kernels, ring=Ring.of_pool(engine.kv_pool)
+        # Pools, tree and allocator stay on the CPU; the ring goes where the kernels are.
+        place: lambda engine: KernelForward(
+            kernels=kernels, ring=Ring.of_pool(engine.kv_pool).on(backends.device(place))
         ),
     }
 

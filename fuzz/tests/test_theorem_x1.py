@@ -41,11 +41,16 @@ def hit(*, window: int, page_size: int) -> Scenario:
 def test_a_hit_leaves_half_a_window_squared(
     target: Target, process: EngineProcess, window: int, page_size: int
 ) -> None:
+    if not target.has_ring:
+        pytest.skip("this release has no ring")
+    if target.sizes.page_holds_window and page_size < window:
+        pytest.skip("the release refuses pages that are smaller than the window")
     log = process.play(hit(window=window, page_size=page_size), timeout=60)
     assert isinstance(log[-1], Ended), log[-1]
     started = log[0]
     assert isinstance(started, Started)
-    assert (started.target, started.backend) == (target.name, "interpreter")
+    assert started.target == target.name
+    assert started.backend.partition(":")[0] == process.backend
     *_, reader = [fact for fact in log if isinstance(fact, Admitted)]
     assert reader.matched_len >= window - 1
     assert reader.prompt_len - reader.matched_len >= window - 1

@@ -85,6 +85,17 @@ def _part(role: str) -> Callable[[Path], str]:
     return run
 
 
+def _of_ring(run: Callable[[Path], str]) -> Callable[[Path], str]:
+    """A probe that asks about the ring, where the release knows one."""
+
+    def ask(root: Path) -> str:
+        if not family_of(root).has_ring:
+            raise NotApplicableError("this release has no unified_kv, and so no ring")
+        return run(root)
+
+    return ask
+
+
 def _gate(*, wanted: bool) -> Callable[[Path], str]:
     def run(root: Path) -> str:
         is_on = bool(family_of(root).part("gate")())
@@ -186,9 +197,9 @@ PROBES = (
     Probe(name="layout", run=_layout, gate="none"),
     Probe(name="import", run=_origin),
     *(Probe(name=role, run=_part(role)) for role in _ROLES),
-    Probe(name="gate on", run=_gate(wanted=True)),
-    Probe(name="scatter kernel", run=_scatter),
-    Probe(name="decode index kernel", run=_decode_indices),
-    Probe(name="prefill index kernel", run=_prefill_indices),
-    Probe(name="gate off", run=_gate(wanted=False), gate="off"),
+    Probe(name="gate on", run=_of_ring(_gate(wanted=True))),
+    Probe(name="scatter kernel", run=_of_ring(_scatter)),
+    Probe(name="decode index kernel", run=_of_ring(_decode_indices)),
+    Probe(name="prefill index kernel", run=_of_ring(_prefill_indices)),
+    Probe(name="gate off", run=_of_ring(_gate(wanted=False)), gate="off"),
 )

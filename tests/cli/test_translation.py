@@ -41,7 +41,7 @@ def test_what_breaks_is_told(tmp_path: Path) -> None:
     file = scenario_file(tmp_path, EXTEND, Rebind(), Layer())
     result = runner.invoke(app, ["replay", str(file), "--engine", "model"])
     assert result.exit_code == 1, result.output
-    assert "rebind to other locations, as many" in result.stdout
+    assert "plan extend A B, 3 tokens each" in result.stdout
     assert "Planned in step 1, rebound in step 2" in " ".join(result.stdout.split())
 
 

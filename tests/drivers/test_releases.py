@@ -11,10 +11,20 @@ import pytest
 
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Options
+from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.store import EngineStore
-from kvproof.model.facts import Admitted, Ended, Pools, Read, Started, Wrote, encode_fact
+from kvproof.model.facts import (
+    Admitted,
+    Ended,
+    EngineError,
+    Pools,
+    Read,
+    Started,
+    Wrote,
+    encode_fact,
+)
 from kvproof.model.scenario import (
     Abort,
     Decode,
@@ -29,7 +39,22 @@ from kvproof.model.scenario import (
     Submit,
 )
 
-TARGETS = [
+
+def targets():
+    """What is installed; without an engine there is nothing to drive."""
+    try:
+        return find_targets((), EngineStore())
+    except SetupError:
+        return ()
+
+
+INSTALLED = [(target.engine.version, target.construction) for target in targets()]
+PAGE_HOLDS_WINDOW = {
+    (target.engine.version, target.construction)
+    for target in targets()
+    if target.sizes.page_holds_window
+}
+KNOWN = [
     ("0.5.15", "registry"),
     ("0.5.16", "registry"),
     ("0.5.16", "SWARadixCache"),
@@ -70,7 +95,7 @@ def matched(log):
 
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("tail", [1, 2, 3, 4])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", KNOWN)
 def test_three_requests(start, target, page_size, tail):
     """Uncapped, decode is stale exactly when the tail is shorter than W - 1; capped, never."""
     release, construction = target
@@ -133,6 +158,14 @@ def scenario(seed):
     )  # fmt: skip
 
 
+def accepted(log):
+    """Whether the release played it: 0.5.20 to 0.5.22 assert a page that holds a window."""
+    if isinstance(log[-1], EngineError):
+        assert "new_prefix_len" in log[-1].message, log[-1]
+        assert log[0].geometry.page_size < log[0].geometry.window
+    return isinstance(log[-1], Ended)
+
+
 def rows_only(log):
     """The log without what only a backend that moves payload knows."""
     return [
@@ -143,14 +176,14 @@ def rows_only(log):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", INSTALLED, ids=":".join)
 def test_the_real_kernels_do_what_the_rules_say(start, target):
     release, construction = target
     engine = start(release, construction=construction)
     for seed in range(20):
         real = engine.play(scenario(seed), timeout=60)
         rules = engine.play(scenario(seed), timeout=60, backend="rules")
-        assert isinstance(real[-1], Ended), real[-1]
+        assert accepted(real) == accepted(rules)
         assert rows_only(real) == rows_only(rules), seed
 
 
@@ -164,7 +197,7 @@ def test_the_allocators_kernels_do_what_their_twins_do(start, release):
         assert one == other, seed
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", INSTALLED, ids=":".join)
 def test_the_same_scenario_gives_the_same_bytes(start, target):
     """Across scenarios in one process, across processes, and across hash seeds."""
     release, construction = target
@@ -183,7 +216,7 @@ def test_the_same_scenario_gives_the_same_bytes(start, target):
     assert again == [logs[1], logs[0]]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", INSTALLED, ids=":".join)
 def test_snapshots_add_up(start, target):
     """Each page is free, in the tree or held by a request; the engine's counters agree."""
     release, construction = target
@@ -191,6 +224,8 @@ def test_snapshots_add_up(start, target):
     for seed in range(40):
         played = scenario(seed)
         size = played.geometry.page_size
+        if target in PAGE_HOLDS_WINDOW and size < played.geometry.window:
+            continue
         pages = set(range(1, played.geometry.pool_tokens // size + 1))
         for fact in engine.play(played, timeout=60, backend="none"):
             if isinstance(fact, Pools):
@@ -216,7 +251,7 @@ import msgspec, torch
 from kvproof.kernels.engines import shims
 shims.install(rocm_gate=True)
 from kvproof.fuzz.drivers.forward import KernelForward
-from kvproof.kernels.launch import Ring, RingKernels, verify_order
+from kvproof.kernels.launch import Ring, RingKernels
 from kvproof.model.facts import Read
 from kvproof.model.forward import RuleForward
 from kvproof.model.player import Lane
@@ -232,7 +267,7 @@ for window in (1, 4, 6):
         real = KernelForward(
             kernels=kernels, ring=Ring(rows=rows, window=window, stride=stride, pages=3 * stride)
         )
-        rules = RuleForward(window=window, stride=stride, verify_order=verify_order(family))
+        rules = RuleForward(window=window, stride=stride, verify_order=family.verify_order)
         ends = {1: 0, 2: 0}
         for _ in range(12):
             kind = r.choice(["prefill", "decode", "verify", "verify"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from packaging.version import Version
 
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.releases import RELEASES
@@ -250,7 +251,8 @@ def test_release_names(name: str, version: str | None) -> None:
 
 
 def test_pinned_table_is_well_formed() -> None:
-    assert list(RELEASES) == ["0.5.15", "0.5.16", "0.5.23"]
+    assert list(RELEASES) == sorted(RELEASES, key=Version)
+    assert (next(iter(RELEASES)), next(reversed(RELEASES))) == ("0.5.12", "0.5.23")
     for version, pins in RELEASES.items():
         assert len(pins) == 6
         assert len(set(pins.values())) == 6

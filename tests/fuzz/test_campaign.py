@@ -14,6 +14,7 @@ from kvproof.fuzz.campaign import Break, Campaign, TargetResult
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.simplify import scenario_size
 from kvproof.model.facts import EngineError, Fact, Started, decode_fact
+from kvproof.model.files import load_scenario
 from kvproof.model.monitor import check
 from kvproof.model.reference import Fault, Policy
 from kvproof.model.scenario import (
@@ -25,7 +26,6 @@ from kvproof.model.scenario import (
     Retract,
     Scenario,
     Submit,
-    load_scenario,
 )
 from kvproof.model.verdict import INVARIANTS
 

@@ -1,38 +1,23 @@
-"""SGLang 0.5.15: `SWARadixCache`, request state on `Req` itself, no cap."""
+"""SGLang 0.5.13 to 0.5.15: `SWARadixCache`, request state on `Req` itself, no cap.
+
+0.5.13 has no unified_kv: its sliding window lives in pages of its own, not in rings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
-from sglang.srt.mem_cache.common import maybe_cache_unfinished_req, release_kv_cache
+from sglang.srt.mem_cache import common
 
 from kvproof.fuzz.drivers.base import ReleaseEngine
 
 
 class Engine(ReleaseEngine):
-    """Adapter of the 0.5.15 family."""
-
-    def _builder_arguments(self) -> dict[str, Any]:
-        group = SimpleNamespace(cpu_group=None)
-        return super()._builder_arguments() | {
-            "attn_tp_cpu_group": None,
-            "tp_cpu_group": None,
-            "attn_cp_cpu_group": None,
-            "ps": SimpleNamespace(pp_rank=0, pp_size=1, tp_size=1, tp_rank=0),
-            "tp_group": group,
-            "pp_group": group,
-        }
+    """Adapter of the families 0.5.13 and 0.5.14."""
 
     def _slot(self, req: Any) -> int | None:
         return req.req_pool_idx  # type: ignore[no-any-return]
-
-    def _matched_len(self, req: Any) -> int:
-        return len(req.prefix_indices)
-
-    def _extend_end(self, req: Any) -> int:
-        return req.extend_range.end  # type: ignore[no-any-return]
 
     def _protected_len(self, req: Any) -> int:
         return req.cache_protected_len  # type: ignore[no-any-return]
@@ -42,12 +27,12 @@ class Engine(ReleaseEngine):
 
     def _publish(self, req: Any, *, chunked: bool) -> None:
         if chunked:
-            maybe_cache_unfinished_req(req, self.tree, chunked=True)
+            common.maybe_cache_unfinished_req(req, self.tree, chunked=True)
         else:
-            maybe_cache_unfinished_req(req, self.tree)
+            common.maybe_cache_unfinished_req(req, self.tree)
 
     def _release(self, req: Any, *, insert: bool) -> None:
-        release_kv_cache(req, self.tree, is_insert=insert)
+        common.release_kv_cache(req, self.tree, is_insert=insert)
 
     def _release_for_retract(self, index: int, remaining: int) -> None:
         self.running.release_req(index, remaining, self.server_args)
