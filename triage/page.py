@@ -259,6 +259,7 @@ def render(shown: Excerpt) -> str:
             "ring_stride": "none" if started.ring_stride is None else started.ring_stride,
             "slots": geometry.slots,
             "pool_tokens": geometry.pool_tokens,
+            **({"swa_tokens": geometry.swa_pool_tokens} if started.family == "translation" else {}),
             "reprefill_tail": started.reprefill_tail,
         },
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from kvproof.cli import app
@@ -12,6 +13,7 @@ from kvproof.fuzz.expected import load_expected
 from kvproof.fuzz.targets import TRANSLATIONS
 from kvproof.model.forwards import ForwardOperation, Layer, Pad, Plan, Rebind
 from kvproof.model.scenario import Geometry, Scenario, encode_scenario
+from kvproof.model.text import parse_scenario
 
 runner = CliRunner()
 
@@ -57,3 +59,68 @@ def test_the_table_expects_current_of_translation_targets_alone() -> None:
         (current if entry.invariant == "CURRENT" else others).add(construction)
     assert current <= set(TRANSLATIONS)
     assert not others & set(TRANSLATIONS)
+
+
+def test_a_failing_scenario_is_made_smaller(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, EXTEND, Layer(), Pad(rows=1), Layer(), EXTEND, Rebind(), Layer())
+    runs = tmp_path / "runs"
+    command = ["minimise", str(file), "--engine", "model", "--out", str(runs), "--json"]
+    result = runner.invoke(app, command)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["result"]
+    assert found["symptom"] == "CURRENT/changed-after-plan"
+    assert [operation["op"] for operation in found["scenario"]["operations"]] == [
+        "plan", "rebind", "layer",
+    ]  # fmt: skip
+    assert found["scenario"]["operations"][0]["requests"] == ["A"]
+
+
+@pytest.mark.parametrize("form", ["scenario", "log"])
+def test_what_breaks_is_explained_and_drawn(form: str, tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, EXTEND, Rebind(), Layer())
+    if form == "log":
+        log = tmp_path / "log.jsonl"
+        runner.invoke(app, ["replay", str(file), "--engine", "model", "--log", str(log)])
+        command = ["explain", str(log)]
+    else:
+        command = ["explain", str(file), "--engine", "model"]
+    page = tmp_path / "page.html"
+    result = runner.invoke(app, [*command, "--html", str(page)])
+    assert result.exit_code == 1, result.output
+    assert "CURRENT" in result.stdout
+    assert "swa_tokens" in page.read_text()
+
+
+def test_a_step_after_many_is_told_with_its_plan(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, EXTEND, *[Layer()] * 60, EXTEND, Rebind(), Layer())
+    log = tmp_path / "log.jsonl"
+    runner.invoke(app, ["replay", str(file), "--engine", "model", "--log", str(log)])
+    result = runner.invoke(app, ["check", str(log)])
+    assert result.exit_code == 1, result.output
+    assert "plan extend A B" in result.stdout
+    assert "steps left out" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["corpus", "add", "--name", "x", "--why", "y"], "is of forwards"),
+        (["bisect", "--engines", "0.5.15,0.5.23"], "give --construction with one of triton"),
+        (["export", "--as", "pytest"], "no exported tests of forwards"),
+    ],
+)
+def test_what_is_made_for_caches_refuses_forwards(
+    command: list[str], words: str, tmp_path: Path
+) -> None:
+    file = scenario_file(tmp_path, EXTEND, Rebind(), Layer())
+    result = runner.invoke(app, [*command, str(file)])
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.output.split())
+
+
+def test_forwards_are_exported_as_text(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, EXTEND, Rebind(), Layer())
+    result = runner.invoke(app, ["export", "--as", "text", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "swa_tokens 24" in result.stdout
+    assert parse_scenario(result.stdout.encode()).operations == (EXTEND, Rebind(), Layer())

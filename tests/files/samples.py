@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from kvproof.model.facts import Fact, encode_fact
+from kvproof.model.forward_reference import forward_player
+from kvproof.model.forwards import Idle, Layer, Pad, Plan, Rebind, Release, Remap, Replay, Slide
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Abort,
@@ -36,6 +38,25 @@ SCENARIO = Scenario(
 )  # fmt: skip
 
 
+FORWARDS = Scenario(
+    geometry=Geometry(
+        window=4, page_size=2, slots=2, pool_tokens=64, draft_tokens=3, swa_tokens=48
+    ),
+    operations=(
+        Plan(mode="extend", requests=("A", 'odd "ü" name'), tokens=9), Layer(),
+        Plan(mode="decode", requests=("A",)), Pad(rows=1), Layer(), Slide(request="A"),
+        Plan(mode="draft", requests=("A",), tokens=0, in_graph=False), Layer(),
+        Replay(mode="draft_extend", requests=('odd "ü" name', "A")), Idle(rows=2),
+        Plan(mode="verify", requests=("A",)), Rebind(), Layer(), Remap(), Layer(),
+        Release(request='odd "ü" name'), Plan(mode="extend", requests=()),
+    ),
+)  # fmt: skip
+
+
+def played_forwards() -> list[Fact]:
+    return [*forward_player(FORWARDS.geometry).play(FORWARDS)]
+
+
 def played() -> list[Fact]:
     return [*reference_player(SCENARIO.geometry, Policy(reprefill_tail=0)).play(SCENARIO)]
 
@@ -58,6 +79,7 @@ def complete(value: Any) -> Any:
             for field, name in zip(
                 value.__struct_fields__, value.__struct_encode_fields__, strict=True
             )
+            if getattr(value, field) is not msgspec.UNSET
         }
         if config.array_like:
             return [*fields.values()]

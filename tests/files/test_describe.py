@@ -11,7 +11,7 @@ import pytest
 from kvproof.model.describe import PARTS, Kind, json_schema, markdown
 from kvproof.model.facts import Fact
 
-from .samples import SCENARIO, played, recorded
+from .samples import FORWARDS, SCENARIO, played, played_forwards, recorded
 
 DOCS = Path(__file__).parents[2] / "docs" / "files.md"
 
@@ -74,7 +74,7 @@ def accepts(schema: object, value: object, definitions: dict[str, object]) -> bo
 
 def test_what_is_written_is_of_the_schema_and_other_things_are_not() -> None:
     schema = json_schema("log")
-    for fact in [*played(), *recorded()]:
+    for fact in [*played(), *recorded(), *played_forwards()]:
         line = msgspec.json.decode(msgspec.json.encode(fact))
         assert accepts(schema, line, schema["$defs"]), line
         assert not accepts(schema, {**line, "colour": "red"}, schema["$defs"])
@@ -82,3 +82,5 @@ def test_what_is_written_is_of_the_schema_and_other_things_are_not() -> None:
     whole = msgspec.json.decode(msgspec.json.encode(SCENARIO))
     assert accepts(schema, whole, schema["$defs"])
     assert not accepts(schema, {"geometry": whole["geometry"]}, schema["$defs"])
+    forwards = msgspec.json.decode(msgspec.json.encode(FORWARDS))
+    assert accepts(schema, forwards, schema["$defs"])

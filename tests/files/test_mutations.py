@@ -41,7 +41,15 @@ from kvproof.model.scenario import (
 )
 from kvproof.model.text import encode_text, parse_scenario
 
-from .samples import SCENARIO, complete, played, recorded, write_log
+from .samples import (
+    FORWARDS,
+    SCENARIO,
+    complete,
+    played,
+    played_forwards,
+    recorded,
+    write_log,
+)
 
 SECONDS = 20.0
 """No file of this size may take that long, on a slow and busy machine."""
@@ -100,11 +108,17 @@ class Reader:
 
 READERS = {
     "scenario": Reader(
-        samples=(encode_scenario(SCENARIO),), read=read_scenario, write=encode_scenario
+        samples=(encode_scenario(SCENARIO), encode_scenario(FORWARDS)),
+        read=read_scenario,
+        write=encode_scenario,
     ),
-    "text": Reader(samples=(encode_text(SCENARIO),), read=read_scenario, write=encode_text),
+    "text": Reader(
+        samples=(encode_text(SCENARIO), encode_text(FORWARDS)),
+        read=read_scenario,
+        write=encode_text,
+    ),
     "log": Reader(
-        samples=(write_log(played()), write_log(recorded())),
+        samples=(write_log(played()), write_log(recorded()), write_log(played_forwards())),
         read=read_log_and_judge,
         write=write_log,
     ),

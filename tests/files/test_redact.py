@@ -8,15 +8,17 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.strategies import scenarios
 from kvproof.model.facts import EngineError, Fact, Skipped, encode_fact
+from kvproof.model.forward_reference import forward_player
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.redact import HIDDEN, Redactor
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import Scenario
 from kvproof.model.traffic import Traffic
 
-from .samples import SCENARIO
+from .samples import FORWARDS, SCENARIO
 
 REDACTOR = Redactor(b"a key")
 
@@ -54,6 +56,24 @@ def test_verdicts_stay_the_same(scenario: Scenario, tail: int | None) -> None:
     again = REDACTOR.scenario(scenario)
     played = [*reference_player(scenario.geometry, policy).play(again)]
     assert summary(check(played)) == summary(check(log))
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenario=forward_scenarios(any_caller=True))
+def test_verdicts_on_forwards_stay_the_same(scenario: Scenario) -> None:
+    log = [*forward_player(scenario.geometry).play(scenario)]
+    assert summary(check(redacted(log))) == summary(check(log))
+    again = REDACTOR.scenario(scenario)
+    assert summary(check(forward_player(again.geometry).play(again))) == summary(check(log))
+
+
+def test_no_name_of_a_forward_is_left() -> None:
+    log = [*forward_player(FORWARDS.geometry).play(FORWARDS)]
+    for data in (
+        b"".join(map(encode_fact, redacted(log))), msgspec.json.encode(REDACTOR.scenario(FORWARDS)),
+    ):  # fmt: skip
+        assert b'"A"' not in data
+        assert "ü".encode() not in data
 
 
 def test_no_name_is_left() -> None:

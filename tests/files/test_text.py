@@ -9,8 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.strategies import Sizes, arbitrary_scenarios, likely_scenarios
 from kvproof.model.files import read_scenario
+from kvproof.model.forwards import ForwardMode, Plan
 from kvproof.model.scenario import (
     SCHEMA,
     BadFileError,
@@ -36,7 +38,7 @@ from kvproof.model.text import (
     spell_scenario,
 )
 
-from .samples import SCENARIO
+from .samples import FORWARDS, SCENARIO
 
 SIZES = Sizes(draft_tokens=(1, 3))
 names = st.text(max_size=6) | st.sampled_from(
@@ -45,7 +47,12 @@ names = st.text(max_size=6) | st.sampled_from(
 
 
 @settings(deadline=None)
-@given(scenario=likely_scenarios(SIZES) | arbitrary_scenarios(SIZES))
+@given(
+    scenario=likely_scenarios(SIZES)
+    | arbitrary_scenarios(SIZES)
+    | forward_scenarios(any_caller=True)
+)
+@example(scenario=FORWARDS)
 def test_text_and_json_hold_the_same(scenario: Scenario) -> None:
     text, json = encode_text(scenario), encode_scenario(scenario)
     assert is_text(text)
@@ -107,8 +114,38 @@ def test_defaults_may_be_left_out() -> None:
 
 def test_every_operation_has_a_form_and_is_spelled() -> None:
     assert {form.kind for form in FORMS.values()} == set(get_args(Operation))
-    for operation in SCENARIO.operations:
+    for operation in (*SCENARIO.operations, *FORWARDS.operations):
         assert spell_operation(operation).split()[0].strip(",:") in FORMS
+
+
+@settings(deadline=None)
+@given(
+    requests=st.lists(names, max_size=3).map(tuple),
+    mode=st.sampled_from(get_args(ForwardMode)),
+    tokens=st.integers(0, 3),
+    in_graph=st.booleans(),
+)
+def test_any_plan_survives(
+    requests: tuple[str, ...], mode: ForwardMode, tokens: int, in_graph: bool
+) -> None:
+    plan = Plan(mode=mode, requests=requests, tokens=tokens, in_graph=in_graph)
+    scenario = Scenario(geometry=FORWARDS.geometry, operations=(plan,))
+    assert read_scenario(encode_text(scenario)) == scenario
+
+
+def test_forwards_are_written_as_they_are_said() -> None:
+    assert [spell_operation(operation) for operation in FORWARDS.operations[:9]] == [
+        'plan extend A "odd \\"\\u00fc\\" name", 9 tokens each', "layer", "plan decode A",
+        "pad 1 rows", "layer", "slide A", "plan draft A, 0 tokens each, outside the graph", "layer",
+        'replay draft_extend "odd \\"\\u00fc\\" name" A',
+    ]  # fmt: skip
+
+
+def test_the_drawing_shows_which_requests_a_forward_is_of() -> None:
+    drawn = draw(FORWARDS)
+    [row] = [line for line in drawn if line.startswith("A ")]
+    assert row.split()[:7] == ["A", "P", ".", "P", ".", ".", "S"]
+    assert drawn[-1].startswith("P plan")
 
 
 def test_the_drawing_shows_requests_against_steps() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from kvproof.fuzz.simplify import Breaks, one_by_one, scenario_size, simplify
 from kvproof.fuzz.strategies import scenarios
 from kvproof.model.facts import Admitted
+from kvproof.model.forward_reference import forward_player
+from kvproof.model.forwards import Idle, Layer, Pad, Plan, Rebind, Release, Replay
 from kvproof.model.monitor import check
 from kvproof.model.reference import reference_player
 from kvproof.model.scenario import (
@@ -317,3 +319,26 @@ def test_large_sizes_are_halved_together() -> None:
     assert tried[:4] == [64, 32, 16, 16]
     assert len(smallest.operations) == 6
     assert smallest.geometry.window == 3
+
+
+def test_forwards_become_fewer_and_smaller() -> None:
+    def is_changed(s: Scenario) -> bool:
+        violations = check(forward_player(s.geometry).play(s)).violations
+        return ("CURRENT", "changed-after-plan") in violations
+
+    start = Scenario(
+        geometry=Geometry(
+            window=16, page_size=4, slots=3, pool_tokens=256, draft_tokens=3, swa_tokens=192
+        ),
+        operations=(
+            Plan(mode="extend", requests=("X", "Y", "Z"), tokens=9), Layer(), Pad(rows=3), Layer(),
+            Plan(mode="decode", requests=("Z", "Y")), Layer(), Release(request="X"),
+            Replay(mode="verify", requests=("Y",)), Idle(rows=2),
+            Plan(mode="extend", requests=("Y", "W"), tokens=5), Pad(rows=2), Rebind(), Layer(),
+        ),
+    )  # fmt: skip
+    smallest = simplify(start, is_changed)
+    assert smallest.operations == (
+        Plan(mode="extend", requests=("A",), tokens=1), Rebind(), Layer(),
+    )  # fmt: skip
+    assert smallest.geometry.slots == smallest.geometry.draft_tokens == 1
