@@ -14,8 +14,8 @@ from kvproof.kernels.capture import TARGETS, Captured, KernelProcess, Order
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.kernels.width import REFERENCE
-from kvproof.proofs.kernel_mutants import MUTANTS
-from kvproof.proofs.kernel_report import KernelReport, examine
+from kvproof.proofs.kernels.mutants import MUTANTS
+from kvproof.proofs.kernels.report import KernelReport, examine
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover
 
 commands = typer.Typer(

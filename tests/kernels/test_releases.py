@@ -12,9 +12,10 @@ from kvproof.kernels.evaluate import compare, difference, predict
 from kvproof.kernels.symbolic import Bits, execute
 from kvproof.kernels.ttir import parse
 from kvproof.kernels.width import smallest_breaking
-from kvproof.proofs.kernel_mutants import MUTANTS
-from kvproof.proofs.kernel_report import KernelReport, code_of, examine, judge
-from kvproof.proofs.kernel_theorems import SCATTER, theorems
+from kvproof.proofs.kernels import theorems
+from kvproof.proofs.kernels.mutants import MUTANTS
+from kvproof.proofs.kernels.report import KernelReport, code_of, examine, judge
+from kvproof.proofs.kernels.scatter import SCATTER
 from kvproof.proofs.solver import Prover
 
 Start = Callable[[str], KernelProcess]

@@ -21,7 +21,7 @@ from kvproof.kernels.evaluate import Comparison, compare, difference, predict
 from kvproof.kernels.symbolic import Bits, Run, execute
 from kvproof.kernels.ttir import UnknownCodeError, parse
 from kvproof.kernels.width import REFERENCE, Breaking, smallest_breaking
-from kvproof.proofs.kernel_theorems import Code, theorems
+from kvproof.proofs.kernels import Code, theorems
 from kvproof.proofs.prove import TheoremResult, prove
 from kvproof.proofs.solver import Prover
 from kvproof.proofs.theorem import Enumeration, Obligation

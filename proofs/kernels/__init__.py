@@ -1,0 +1,29 @@
+"""K1 to K10: what the real kernels of a release do, proved from their own code for all inputs.
+
+The rules that a kernel is held against are the specification's functions, called on Z3 terms. What
+the host guarantees of a kernel's inputs are the assumptions of `base`; nothing else is assumed but
+the ranges of types. That no computation leaves its type is K10; the others are about numbers.
+"""
+
+from __future__ import annotations
+
+from kvproof.proofs.kernels.across import agreement, padding
+from kvproof.proofs.kernels.base import ASSUMPTIONS, Code
+from kvproof.proofs.kernels.decode import compressed_tail, decode
+from kvproof.proofs.kernels.prefill import lengths, prefill
+from kvproof.proofs.kernels.scatter import scatter, scatter_by_location
+from kvproof.proofs.kernels.verify import verify
+from kvproof.proofs.kernels.widths import width
+from kvproof.proofs.theorem import Theorem
+
+__all__ = ["ASSUMPTIONS", "Code", "theorems"]
+
+_EVERY = (
+    scatter, decode, agreement, lengths, prefill, compressed_tail, verify, scatter_by_location,
+    padding, width,
+)  # fmt: skip
+
+
+def theorems(code: Code) -> tuple[Theorem, ...]:
+    """All kernel theorems that a release has the kernels for."""
+    return tuple(theorem for build in _EVERY if (theorem := build(code)) is not None)
