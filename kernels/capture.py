@@ -116,7 +116,7 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     source: str
     signature: dict[str, str]
-    constants: dict[str, int | bool | str | None]
+    constants: dict[str, int | float | bool | str | None]
     ttir: str
     sizes: dict[str, int]
     parametric: str
@@ -149,18 +149,22 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One launch in the interpreter.
 
     Attributes:
-        grid: programs.
+        grid: programs in each dimension.
         scalars: arguments that are numbers, constants included.
         before: tensors before the launch; a tensor passed twice is there twice.
         after: tensors after it.
+        where: their addresses, by which one sees that two are the same memory.
+        pointed: what the addresses in a tensor point to.
     """
 
     recipe: str
     kernel: str
-    grid: int
+    grid: tuple[int, int, int]
     scalars: dict[str, int]
     before: dict[str, Array]
     after: dict[str, Array]
+    where: dict[str, int]
+    pointed: dict[str, dict[int, Array]] = {}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -440,6 +444,8 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
     import torch  # noqa: PLC0415
     from triton.runtime.interpreter import InterpretedFunction  # noqa: PLC0415
 
+    from kvproof.kernels.memory_recipes import POINTED  # noqa: PLC0415
+
     found: list[Launch] = []
     recipe = ""
     original = InterpretedFunction.run
@@ -455,10 +461,20 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
             Launch(
                 recipe=recipe,
                 kernel=self.__name__,
-                grid=int(grid[0]),
-                scalars={k: int(v) for k, v in bound.arguments.items() if k not in tensors},
+                grid=_three(grid(bound.arguments) if callable(grid) else grid),
+                scalars={
+                    k: int(v)
+                    for k, v in bound.arguments.items()
+                    if k not in tensors and isinstance(v, int)
+                },
                 before=before,
                 after={name: _array(tensor) for name, tensor in tensors.items()},
+                where={name: tensor.data_ptr() for name, tensor in tensors.items()},
+                pointed={
+                    name: {each.data_ptr(): _array(each) for each in POINTED}
+                    for name, tensor in tensors.items()
+                    if tensor.dtype == torch.uint64
+                },
             )
         )
         return result
@@ -474,12 +490,18 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
     return found
 
 
+def _three(grid: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*map(int, grid), 1, 1)[:3]
+    return x, y, z
+
+
 def _array(tensor: Any) -> Array:
     import torch  # noqa: PLC0415
 
-    flat = tensor.detach().reshape(-1)
-    if flat.dtype == torch.bfloat16:
-        flat = flat.view(torch.int16)
+    flat = tensor.detach().as_subclass(torch.Tensor).reshape(-1)
+    if flat.dtype.is_floating_point:
+        sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+        flat = flat.view(sizes[flat.element_size()])
     values = flat.numpy()
     return Array(dtype=str(values.dtype), data=values.tobytes())
 

@@ -22,12 +22,15 @@ class Kernel:
     """One step that runs on the device.
 
     Attributes:
-        launch: the engine's function that launches it; None where a method does.
+        launch: the engine's function that launches it; the kernel itself where only long methods of
+            attention backends do.
         jit: the Triton kernels that are launched for it.
+        rule: what it has to do: a rule of the specification, or a sentence.
     """
 
-    launch: str | None
+    launch: str
     jit: tuple[str, ...]
+    rule: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +55,7 @@ class Family:
 
     def launcher(self, name: str) -> Any:
         """The engine's function that launches a kernel; imports it."""
-        launch = self.kernels[name].launch
-        if launch is None:
-            raise ValueError(f"kernel {name} is launched by a method of the allocator")
-        return pkgutil.resolve_name(launch)
+        return pkgutil.resolve_name(self.kernels[name].launch)
 
     def jit(self, name: str) -> tuple[Any, ...]:
         """The Triton kernels behind a step; imports them."""
@@ -80,14 +80,17 @@ def _parts(*, gate: str, allocation: str, components: str, **trees: str) -> dict
     }
 
 
-def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, Kernel]:
+def _ring_kernels(*, unified: str, store: str) -> dict[str, Kernel]:
     return {
         "scatter": Kernel(
-            launch=f"{store}:store_swa_into_unified", jit=(f"{store}:_swa_scatter_kernel",)
+            launch=f"{store}:store_swa_into_unified",
+            jit=(f"{store}:_swa_scatter_kernel",),
+            rule="ring_row, scatter_keeps",
         ),
         "decode indices": Kernel(
             launch=f"{unified}.paged_decode_indices:write_v4_paged_decode_indices",
             jit=(f"{unified}.paged_decode_indices:_v4_paged_decode_indices_kernel",),
+            rule="decode_reads, ring_row",
         ),
         "decode streams": Kernel(
             launch=f"{unified}.runtime:build_decode_streams",
@@ -95,6 +98,7 @@ def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, 
                 f"{unified}.paged_decode_indices:_v4_paged_decode_indices_kernel",
                 f"{unified}.runtime:_fill_compress_tail_kernel",
             ),
+            rule="decode_reads, ring_row, then the compressed entries",
         ),
         "prefill indices": Kernel(
             launch=f"{unified}.runtime:build_prefill_indices",
@@ -102,6 +106,7 @@ def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, 
                 f"{unified}.runtime:_prefill_lengths_kernel",
                 f"{unified}.runtime:_build_prefill_indices_kernel",
             ),
+            rule="prefill_ring_reads, ring_row, then the rest of the window in the chunk",
         ),
         "decode attention": Kernel(
             launch=f"{unified}.paged_decode:sparse_attn_v4_paged_decode",
@@ -110,24 +115,65 @@ def _kernels(*, unified: str, store: str, memory: str, write: str) -> dict[str, 
                 f"{unified}.paged_decode:_paged_decode_split_kernel",
                 f"{unified}.paged_decode:_paged_decode_reduce_kernel",
             ),
+            rule="reads the rows that it is given",
         ),
         "prefill attention": Kernel(
             launch=f"{unified}.paged_prefill:sparse_attn_v4_paged_prefill",
             jit=(f"{unified}.paged_prefill:_sparse_attn_v4_paged_prefill_kernel",),
+            rule="reads the rows that it is given, none for -1",
         ),
-        "allocate extend": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_extend_kernel",)),
-        "allocate decode": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_decode_kernel",)),
+    }
+
+
+def _memory_kernels(
+    *, memory: str, write: str, lists: str, drafts: str, paged_store: str
+) -> dict[str, Kernel]:
+    allocator = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
+    return {
+        "allocate extend": Kernel(
+            launch=f"{allocator}.alloc_extend",
+            jit=(f"{memory}.allocator:alloc_extend_kernel",),
+            rule="page_ceil, is_page_congruent",
+        ),
+        "allocate decode": Kernel(
+            launch=f"{allocator}.alloc_decode",
+            jit=(f"{memory}.allocator:alloc_decode_kernel",),
+            rule="page_ceil, is_page_congruent",
+        ),
         "write request rows": Kernel(
             launch=f"sglang.srt.mem_cache.{write}:write_cache_indices",
             jit=(f"{memory}.common:write_req_to_token_pool_triton",),
+            rule="a request's row is its prefix, then its new locations",
         ),
         "last location": Kernel(
-            launch=f"sglang.srt.mem_cache.{write}:get_last_loc",
-            # HIP takes the safe one.
-            jit=(
-                f"{memory}.common:get_last_loc_kernel",
-                f"{memory}.common:_get_last_loc_safe_kernel",
-            ),
+            launch=f"{memory}.common:get_last_loc_triton",
+            jit=(f"{memory}.common:get_last_loc_kernel",),
+            rule="the location of the last prefix token, -1 for none",
+        ),
+        "last location, HIP": Kernel(
+            launch=f"{memory}.common:get_last_loc_triton_safe",
+            jit=(f"{memory}.common:_get_last_loc_safe_kernel",),
+            rule="the location of the last prefix token, -1 for none",
+        ),
+        "index lists": Kernel(
+            launch=f"{lists}:create_flashinfer_kv_indices_triton",
+            jit=(f"{lists}:create_flashinfer_kv_indices_triton",),
+            rule="each request's locations from its start, in order, in its segment",
+        ),
+        "extend locations": Kernel(
+            launch=f"{drafts}:assign_extend_cache_locs",
+            jit=(f"{drafts}:assign_extend_cache_locs",),
+            rule="each request's locations from start to end, in order, one request after another",
+        ),
+        "paged store": Kernel(
+            launch=f"{paged_store}:triton_fused_store_flashmla",
+            jit=(f"{paged_store}:_triton_fused_store_flashmla_kernel",),
+            rule="a token's 576 bytes and 8 scales at its place in its page",
+        ),
+        "indexer store": Kernel(
+            launch=f"{paged_store}:triton_fused_store_indexer",
+            jit=(f"{paged_store}:_triton_fused_store_indexer_kernel",),
+            rule="a token's 128 bytes and its scale at its place in its page",
         ),
     }
 
@@ -151,20 +197,31 @@ FAMILIES = (
                 "RustUnifiedTreeCoreBinding",
             },
         ),
-        kernels=_kernels(
-            unified=_OPS_UNIFIED,
-            store="sglang.kernels.ops.kvcache.dsv4_unified_kv_store",
+        kernels=_ring_kernels(
+            unified=_OPS_UNIFIED, store="sglang.kernels.ops.kvcache.dsv4_unified_kv_store"
+        )
+        | _memory_kernels(
             memory="sglang.kernels.ops.memory",
             write="allocation",
+            lists="sglang.kernels.ops.attention.kv_indices",
+            drafts="sglang.kernels.ops.speculative.cache_locs",
+            paged_store="sglang.kernels.ops.kvcache.triton_store_cache",
         )
         | {
+            "clear window pages": Kernel(
+                launch="sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages",
+                jit=("sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages_kernel",),
+                rule="full_to_swa of a page's tokens is read, then 0 for exactly them",
+            ),
             "scatter by location": Kernel(
                 launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:scatter_bf16_into_unified",
                 jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_scatter_loc_kernel",),
+                rule="the row that is given, none for a negative one",
             ),
             "verify streams": Kernel(
                 launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
                 jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
+                rule="decode_reads of a window as much wider as there are drafts, ring_row",
             ),
         },
     ),
@@ -177,11 +234,13 @@ FAMILIES = (
             components="unified_cache_components",
             **{"SWA tree": _SWA_TREE, "unified tree": _UNIFIED_TREE},
         ),
-        kernels=_kernels(
-            unified=_OPS_UNIFIED,
-            store=f"{_OPS_UNIFIED}.runtime",
+        kernels=_ring_kernels(unified=_OPS_UNIFIED, store=f"{_OPS_UNIFIED}.runtime")
+        | _memory_kernels(
             memory="sglang.kernels.ops.memory",
             write="allocation",
+            lists="sglang.kernels.ops.kvcache.kv_indices",
+            drafts="sglang.kernels.ops.speculative.cache_locs",
+            paged_store="sglang.jit_kernel.triton_store_cache",
         ),
     ),
     Family(
@@ -193,11 +252,13 @@ FAMILIES = (
             components="unified_cache_components",
             **{"SWA tree": _SWA_TREE, "unified tree": _UNIFIED_TREE},
         ),
-        kernels=_kernels(
-            unified=_SRT_UNIFIED,
-            store=f"{_SRT_UNIFIED}.runtime",
+        kernels=_ring_kernels(unified=_SRT_UNIFIED, store=f"{_SRT_UNIFIED}.runtime")
+        | _memory_kernels(
             memory="sglang.srt.mem_cache.triton_ops",
             write="common",
+            lists="sglang.srt.layers.attention.triton_ops.kv_indices",
+            drafts="sglang.srt.speculative.triton_ops.cache_locs",
+            paged_store="sglang.jit_kernel.triton_store_cache",
         ),
     ),
 )

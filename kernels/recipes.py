@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kvproof.kernels import attention_recipes, memory_recipes, store_recipes
 from kvproof.kernels.catalogue import Family
 from kvproof.kernels.launch import Ring, RingKernels
 
@@ -181,13 +182,20 @@ RECIPES: Mapping[str, Recipe] = {
         family, dice, compressed=True
     ),
     "verify streams": _verify_streams,
+    **memory_recipes.RECIPES,
+    **store_recipes.RECIPES,
+    **attention_recipes.RECIPES,
 }
 """Launches by what they do; a role of the catalogue, and which variant of it."""
 
 
 def recipes_of(family: Family) -> dict[str, Recipe]:
     """The recipes whose wrapper this release has."""
-    return {name: run for name, run in RECIPES.items() if name.partition(",")[0] in family.kernels}
+    return {
+        name: run
+        for name, run in RECIPES.items()
+        if name in family.kernels or name.partition(",")[0] in family.kernels
+    }
 
 
 Numbers = Mapping[str, list[int]]
@@ -271,12 +279,19 @@ PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
 """Launches on given numbers, for counterexamples."""
 
 
+_SHAPES = frozenset({"bs_upper", "page_size", "TILE_SIZE", "HEAD_DIM", "KV_SPLITS", "D_CHUNK"})
+"""Constants that are the size of a tensor, and are not called BLOCK."""
+
+_CHOICES = frozenset({"ENTRY_PAGE_SIZE", "PRESHUFFLE_TILE"})
+"""Constants that choose between programs, and are numbers."""
+
+
 def lifted(name: str, value: Any) -> bool:
     """Whether a compile-time constant is a size that a proof can take as any number.
 
     Block sizes shape the tensors of a program and stay; flags choose between programs.
     """
-    return (
+    return name not in _SHAPES | _CHOICES and (
         isinstance(value, int)
         and not isinstance(value, bool)
         and not name.startswith("BLOCK")

@@ -40,7 +40,7 @@ class KernelNote(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     signature: dict[str, str]
-    constants: dict[str, int | bool | str | None]
+    constants: dict[str, int | float | bool | str | None]
     abstained: str = ""
     compiled: tuple[Compiled, ...] = ()
 
