@@ -224,8 +224,11 @@ class _Player:
         sums = {_name(each.result): each for each in self.run.reductions}
 
         def unknown(name: str) -> Numbers:
-            # A lane that is masked away reads 0 in the interpreter; floats are not looked at.
-            return total(sums[name]) if name in sums else _number(0)
+            if name in sums:
+                return total(sums[name])
+            # A lane that is masked away reads 0 in the interpreter, an argument's address is not
+            # null, and floats are not looked at.
+            return _number(1 if name.startswith("address") else 0)
 
         return evaluator(self.buffers, known, unknown)
 
@@ -329,7 +332,7 @@ def evaluator(
             return unknown(name)
         if not parts:
             return known[name]
-        tensor = np.asarray(known[name])
+        tensor = np.atleast_3d(known[name])
         programs = np.arange(tensor.shape[0])[:, None, None]
         lane, column = (
             np.clip(part, 0, size - 1) for part, size in zip(parts, tensor.shape[1:], strict=True)
