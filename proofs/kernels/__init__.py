@@ -8,6 +8,7 @@ the ranges of types. That no computation leaves its type is K10; the others are 
 from __future__ import annotations
 
 from kvproof.proofs.kernels.across import agreement, padding
+from kvproof.proofs.kernels.allocation import allocate_decode, allocate_extend
 from kvproof.proofs.kernels.base import ASSUMPTIONS, Code
 from kvproof.proofs.kernels.decode import compressed_tail, decode
 from kvproof.proofs.kernels.prefill import lengths, prefill
@@ -20,7 +21,7 @@ __all__ = ["ASSUMPTIONS", "Code", "theorems"]
 
 _EVERY = (
     scatter, decode, agreement, lengths, prefill, compressed_tail, verify, scatter_by_location,
-    padding, width,
+    padding, allocate_extend, allocate_decode, width,
 )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import z3
 
 from kvproof.kernels.evaluate import constants
-from kvproof.kernels.symbolic import Access, Run, at
+from kvproof.kernels.symbolic import Access, Reduction, Run, at
 from kvproof.kernels.ttir import UnknownCodeError
 from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Term
+from kvproof.spec.terms import minimum
 
 P, Q = z3.Ints("program q")
 """Two programs of a launch."""
@@ -40,6 +41,18 @@ ASSUMPTIONS: Mapping[str, str] = {
     "H7": "a page table's row has its pages first, and -1 after them; a request has no more pages "
     "than the row is wide",
     "H8": "program t of the decode builder works for batch row t",
+    "H9": "a batch is at most as large as the block that the wrapper chose for it",
+    "H10": "a masked load that does not say what the masked lanes get gives them 0; Triton leaves "
+    "that open",
+    "H11": "a request's new length is not below its old one, and neither is negative",
+    "H12": "the last location of a request is congruent to its last position, modulo the page; "
+    "that of no prefix is -1",
+    "H13": "the free list has as many pages as the batch needs, and no page twice",
+    "H14": "a request is in a batch once, and its row of the request table is as wide as it is "
+    "long",
+    "H15": "the pages that are cleared differ, and lie in the mapping",
+    "H16": "a location is a token's of the pool, and no two tokens of a launch have the same",
+    "H17": "row numbers are of the pool, or negative where the kernel skips those",
 }
 """Facts of the host that the proofs use."""
 
@@ -91,15 +104,69 @@ class Token:
     chunk_start: Term = None
 
 
-def there(run: Run, access: Access, program: Term, lane: Term) -> tuple[Term, Term, Term]:
-    """Condition, cell and value of an access of another program and lane."""
-    if any(name.startswith("round") for name in constants(access.when)):
-        raise UnknownCodeError(f"two lanes of a loop at line {access.line} of {run.kernel}")
+def there(
+    run: Run, access: Access, program: Term, lane: Term, **others: Term
+) -> tuple[Term, Term, Term]:
+    """Condition, cell and value of an access of another program and place."""
     when, offset, value = (
-        at(term, of=run, program=program, lane=lane)
+        at(term, of=run, program=program, lane=lane, **others)
         for term in (access.when, access.offset, access.value)
     )
     return when, offset, value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Total:
+    """Sums of the lengths of the first requests of a batch, as a function of how many they are.
+
+    The kernel's sum is shown to be it by induction: over the lanes of a reduction, or the rounds of
+    a loop.
+    """
+
+    name: str
+    length: Callable[[Term], Term]
+
+    def __call__(self, count: Term) -> Term:
+        """Of the first ``count`` requests."""
+        return z3.Function(self.name, z3.IntSort(), z3.IntSort())(count)
+
+    def grows(self, count: Term) -> Fact:
+        """What one more adds."""
+        return self(count + 1) == self(count) + self.length(count)
+
+    def lane_of(self, total: Reduction, *, end: Term, given: Sequence[Fact] = ()) -> Claim:
+        """A lane of a reduction adds what its request adds; beyond ``end`` it adds nothing.
+
+        So a reduction over ``end`` lanes or more gives ``self(end)``.
+        """
+
+        def so_far(count: Term) -> Term:
+            return self(minimum(count, end))
+
+        return Claim(
+            given=(
+                *given, total.path, end >= 0, end <= total.lanes, LANE >= 0, total.lanes > LANE,
+                self.grows(LANE),
+            ),
+            then=total.element == so_far(LANE + 1) - so_far(LANE),
+        )  # fmt: skip
+
+
+def reach(access: Access, place: Term) -> list[tuple[Term, Term]]:
+    """The lane, and the round if it is in a loop, in which an access is at a place."""
+    rounds = [name for name in constants(access.path) if name.startswith("round")]
+    return [
+        (z3.Int("lane"), place % access.lanes),
+        *((z3.Int(each), place / access.lanes) for each in rounds),
+    ]
+
+
+def nothing_masked(run: Run) -> tuple[Fact, ...]:
+    """H10: what masked lanes get is 0."""
+    return tuple(
+        unknown(LANE, 0) == 0 if isinstance(unknown, z3.FuncDeclRef) else unknown == 0
+        for unknown in run.undefined
+    )
 
 
 def in_lanes(access: Access, lane: Term) -> Fact:
