@@ -15,7 +15,8 @@ PAGE = 256
 PAGE_BYTES = 149_760
 """Bytes of such a page: tokens of 576 bytes and 8 scales, in whole 576 (PR #40351)."""
 
-_INDEXER_BYTES = PAGE * (128 + 4)
+INDEXER_BYTES = PAGE * (128 + 4)
+"""Bytes of a page of the indexer: a key and a float scale a token."""
 _PAGES = 2
 
 
@@ -37,7 +38,7 @@ def _indexer_store(family: Family, dice: Random) -> None:
     count = dice.randint(2, 6)
     family.launcher("indexer store")(
         torch.randn(count, 128, dtype=torch.bfloat16),
-        torch.zeros(_PAGES, _INDEXER_BYTES, dtype=torch.uint8),
+        torch.zeros(_PAGES, INDEXER_BYTES, dtype=torch.uint8),
         _locations(dice, count),
         PAGE,
     )

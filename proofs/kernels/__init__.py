@@ -9,19 +9,30 @@ from __future__ import annotations
 
 from kvproof.proofs.kernels.across import agreement, padding
 from kvproof.proofs.kernels.allocation import allocate_decode, allocate_extend
+from kvproof.proofs.kernels.attention import fused_decode, prefill_attention, split_decode
 from kvproof.proofs.kernels.base import ASSUMPTIONS, Code
 from kvproof.proofs.kernels.decode import compressed_tail, decode
 from kvproof.proofs.kernels.prefill import lengths, prefill
+from kvproof.proofs.kernels.rows import (
+    extend_locations,
+    index_lists,
+    last_location,
+    write_rows,
+)
 from kvproof.proofs.kernels.scatter import scatter, scatter_by_location
+from kvproof.proofs.kernels.stores import indexer_store, paged_store
 from kvproof.proofs.kernels.verify import verify
 from kvproof.proofs.kernels.widths import width
+from kvproof.proofs.kernels.window_pages import clear_window_pages
 from kvproof.proofs.theorem import Theorem
 
 __all__ = ["ASSUMPTIONS", "Code", "theorems"]
 
 _EVERY = (
     scatter, decode, agreement, lengths, prefill, compressed_tail, verify, scatter_by_location,
-    padding, allocate_extend, allocate_decode, width,
+    padding, allocate_extend, allocate_decode, last_location, write_rows, index_lists,
+    extend_locations, clear_window_pages, paged_store, indexer_store, fused_decode,
+    split_decode, prefill_attention, width,
 )  # fmt: skip
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import z3
 
 from kvproof.kernels.evaluate import constants
-from kvproof.kernels.symbolic import Access, Reduction, Run, at
+from kvproof.kernels.symbolic import Access, Loop, Reduction, Run, Step, at
 from kvproof.kernels.ttir import UnknownCodeError
 from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Term
 from kvproof.spec.terms import minimum
@@ -175,27 +176,20 @@ def in_lanes(access: Access, lane: Term) -> Fact:
 
 
 def fixed(run: Run, **sizes: int) -> Run:
-    """The run with some of its sizes fixed; a kernel with loops has none to fix."""
-    if run.loops:
-        raise UnknownCodeError(f"{run.kernel} has a loop")
+    """The run with some of its sizes fixed."""
     known = {name: z3.IntVal(value) for name, value in sizes.items()}
 
-    def fix(term: Term) -> Term:
-        return at(term, of=run, **known)
+    def fix(part: Any) -> Any:
+        """Terms, and whatever is made of them."""
+        if isinstance(part, tuple):
+            return tuple(fix(each) for each in part)
+        if isinstance(part, Access | Loop | Reduction | Step):
+            names = (each.name for each in fields(part))
+            return replace(part, **{name: fix(getattr(part, name)) for name in names})
+        return at(part, of=run, **known) if z3.is_expr(part) else part
 
-    def access(one: Access) -> Access:
-        return replace(
-            one, offset=fix(one.offset), value=fix(one.value), when=fix(one.when),
-            path=fix(one.path),
-        )  # fmt: skip
-
-    return replace(
-        run,
-        facts=tuple(fix(fact) for fact in run.facts),
-        loads=tuple(access(one) for one in run.loads),
-        stores=tuple(access(one) for one in run.stores),
-        steps=tuple(replace(step, term=fix(step.term), path=fix(step.path)) for step in run.steps),
-    )
+    parts = ("facts", "loads", "stores", "steps", "loops", "reductions")
+    return replace(run, **{name: fix(getattr(run, name)) for name in parts})
 
 
 def only(run: Run, base: str) -> Access:
