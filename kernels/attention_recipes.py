@@ -15,10 +15,16 @@ import torch
 from kvproof.kernels.catalogue import Family
 
 HEADS = 20
-"""Query heads: more than one block, the last one not full."""
+"""Query heads: the last block of them is not full."""
 
 DIM = 48
 """Width of a row: less than its block."""
+
+V4_HEADS, V4_DIM = 128, 512
+"""DeepSeek-V4's, without tensor parallelism."""
+
+SPLITS = 16
+"""Splits of a launch that is split; the most that the wrapper takes on HIP."""
 
 _ROWS = 40
 
@@ -29,8 +35,8 @@ class _OnGpu(torch.Tensor):
     is_cuda = True
 
 
-def _queries(tokens: int) -> torch.Tensor:
-    return torch.randn(tokens, HEADS, DIM, dtype=torch.bfloat16).as_subclass(_OnGpu)
+def _queries(tokens: int, heads: int, dim: int) -> torch.Tensor:
+    return torch.randn(tokens, heads, dim, dtype=torch.bfloat16).as_subclass(_OnGpu)
 
 
 def _segments(dice: Random, tokens: int, *, holes: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,27 +49,28 @@ def _segments(dice: Random, tokens: int, *, holes: bool) -> tuple[torch.Tensor, 
     return torch.tensor([max(row, -1) for row in rows], dtype=torch.int32), edges
 
 
-def _decode(family: Family, dice: Random, *, split: bool) -> None:
+def _decode(
+    family: Family, dice: Random, *, split: bool, heads: int = HEADS, dim: int = DIM
+) -> None:
     tokens = dice.randint(2, 4)
     rows, edges = _segments(dice, tokens, holes=False)
     attend = family.launcher("decode attention")
     module = importlib.import_module(attend.__module__)
-    # Compute units: with few the wrapper takes the fused kernel, with many it splits.
-    with mock.patch.object(module, "_cu_count", return_value=40 if split else 1):
-        attend(
-            _queries(tokens), torch.randn(_ROWS, DIM, dtype=torch.bfloat16), rows, edges,
-            torch.randn(HEADS), 0.1,
-        )  # fmt: skip
+    # Compute units: the wrapper splits so that each has two programs, or takes the fused kernel.
+    units = SPLITS // 2 * tokens * -(-heads // 64) if split else 1
+    pool = torch.randn(_ROWS, dim, dtype=torch.bfloat16)
+    with mock.patch.object(module, "_cu_count", return_value=units):
+        attend(_queries(tokens, heads, dim), pool, rows, edges, torch.randn(heads), 0.1)
 
 
-def _prefill(family: Family, dice: Random) -> None:
+def _prefill(family: Family, dice: Random, *, heads: int = HEADS, dim: int = DIM) -> None:
     tokens = dice.randint(2, 4)
     prefix, prefix_edges = _segments(dice, tokens, holes=True)
     extend, extend_edges = _segments(dice, tokens, holes=True)
-    rows, chunk = torch.randn(2, _ROWS, DIM, dtype=torch.bfloat16)
+    rows, chunk = torch.randn(2, _ROWS, dim, dtype=torch.bfloat16)
     family.launcher("prefill attention")(
-        _queries(tokens), rows, prefix, prefix_edges, chunk, extend, extend_edges,
-        torch.randn(HEADS), 0.1,
+        _queries(tokens, heads, dim), rows, prefix, prefix_edges, chunk, extend, extend_edges,
+        torch.randn(heads), 0.1,
     )  # fmt: skip
 
 
@@ -73,3 +80,16 @@ RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     "prefill attention": _prefill,
 }
 """As `recipes.RECIPES`."""
+
+COMPILED_RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
+    "decode attention, V4": lambda family, dice: _decode(
+        family, dice, split=False, heads=V4_HEADS, dim=V4_DIM
+    ),
+    "decode attention, V4 split": lambda family, dice: _decode(
+        family, dice, split=True, heads=V4_HEADS, dim=V4_DIM
+    ),
+    "prefill attention, V4": lambda family, dice: _prefill(
+        family, dice, heads=V4_HEADS, dim=V4_DIM
+    ),
+}
+"""Launches of the true size, for WIDTH; too slow for the interpreter."""

@@ -274,7 +274,7 @@ def carry_out(order: Order) -> Report:
 
     recipes = {
         name: functools.partial(run, family)
-        for name, run in recipes_of(family).items()
+        for name, run in recipes_of(family, compiled=order.work == "capture").items()
         if not order.only or name in order.only
     }
     if order.work == "run":

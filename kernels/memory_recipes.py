@@ -6,12 +6,14 @@ See `recipes`. Sizes are small, so that the interpreter is quick; a model is for
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
 from kvproof.kernels.catalogue import Family
@@ -59,6 +61,32 @@ def _allocate_extend(_family: Family, dice: Random) -> None:
     _allocator(dice).alloc_extend(
         starts, starts, stops, stops, _last_locations(dice, prefixes), sum(ends) - sum(prefixes)
     )
+
+
+def extended(fills: Sequence[int]) -> list[int]:
+    """Locations of two requests of one and two tokens.
+
+    Args:
+        fills: what masked loads give, in turn, to lanes of which they do not say what they get.
+    """
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    builder, turns = interpreter.interpreter_builder, itertools.cycle(fills)
+    masked_load = builder.create_masked_load
+
+    def load(pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        if other is None:
+            element = pointers.get_element_ty()
+            values = np.full(pointers.data.shape, next(turns), interpreter._get_np_dtype(element))
+            other = interpreter.TensorHandle(values, element)
+        return masked_load(pointers, mask, other, *rest)
+
+    starts, stops = torch.tensor([0, 0]), torch.tensor([1, 2])
+    with mock.patch.object(builder, "create_masked_load", load):
+        found = _allocator(Random(0)).alloc_extend(
+            starts, starts, stops, stops, torch.tensor([-1, -1]), 3
+        )
+    locations: list[int] = found.tolist()
+    return locations
 
 
 def _allocate_decode(_family: Family, dice: Random) -> None:

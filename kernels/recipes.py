@@ -173,7 +173,7 @@ def _verify_streams(family: Family, dice: Random) -> None:
 
 Recipe = Callable[[Family, Random], None]
 
-RECIPES: Mapping[str, Recipe] = {
+RECIPES: dict[str, Recipe] = {
     "scatter": _scatter,
     "scatter by location": _scatter_by_location,
     "decode streams": _decode_streams,
@@ -189,11 +189,17 @@ RECIPES: Mapping[str, Recipe] = {
 """Launches by what they do; a role of the catalogue, and which variant of it."""
 
 
-def recipes_of(family: Family) -> dict[str, Recipe]:
-    """The recipes whose wrapper this release has."""
+def recipes_of(family: Family, *, compiled: bool = False) -> dict[str, Recipe]:
+    """The recipes whose wrapper this release has.
+
+    Args:
+        family: of the release.
+        compiled: those too that are only compiled, being too slow for the interpreter.
+    """
+    more = attention_recipes.COMPILED_RECIPES if compiled else {}
     return {
         name: run
-        for name, run in RECIPES.items()
+        for name, run in (RECIPES | more).items()
         if name in family.kernels or name.partition(",")[0] in family.kernels
     }
 
@@ -275,6 +281,7 @@ PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
     "decode": _play_decode,
     "verify": _play_verify,
     "prefill": _play_prefill,
+    "extend": lambda _family, numbers: memory_recipes.extended(numbers["fill"]),
 }
 """Launches on given numbers, for counterexamples."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import z3
 
-from kvproof.kernels.attention_recipes import DIM, HEADS
+from kvproof.kernels.attention_recipes import DIM, HEADS, SPLITS
 from kvproof.kernels.symbolic import Access, Run
 from kvproof.proofs.kernels.base import LANE, MORE, Code, P, Q, fixed, only, proved, there
 from kvproof.proofs.theorem import Claim, Fact, Obligation, Term, Theorem
@@ -24,20 +24,17 @@ ROWS, QUERIES = z3.Ints("rows queries")
 _PADDED = 32
 """Heads, up to whole blocks."""
 
-_SPLITS = 16
-"""Splits of the recipe's launch: a tensor's size in the reduction."""
-
 _STRIDES: Mapping[str, int] = {
     "q_stride_t": HEADS * DIM,
     "q_stride_h": DIM,
     "out_stride_t": HEADS * DIM,
     "out_stride_h": DIM,
     "kv_stride_n": DIM,
-    "mp_stride_t": _SPLITS * _PADDED,
+    "mp_stride_t": SPLITS * _PADDED,
     "mp_stride_k": _PADDED,
-    "lp_stride_t": _SPLITS * _PADDED,
+    "lp_stride_t": SPLITS * _PADDED,
     "lp_stride_k": _PADDED,
-    "ap_stride_t": _SPLITS * _PADDED * DIM,
+    "ap_stride_t": SPLITS * _PADDED * DIM,
     "ap_stride_k": _PADDED * DIM,
     "ap_stride_h": DIM,
 }
@@ -98,7 +95,7 @@ def _grid(name: str) -> tuple[Fact, ...]:
     if name == REDUCE:
         return (HEADS > Y, Z < 1)
     if name == SPLIT:
-        return (Y < 1, Z < _SPLITS)
+        return (Y < 1, Z < SPLITS)
     return (_PADDED > Y * 16, Z < 1) if name == PREFILL else (Y < 1, Z < 1)
 
 
@@ -260,9 +257,9 @@ def fused_decode(code: Code) -> Theorem:
 def split_decode(code: Code) -> Theorem:
     """K21: decode attention in two kernels."""
     partials = (
-        ("m_partial_ptr", lambda: QUERIES * _SPLITS * _PADDED),
-        ("l_partial_ptr", lambda: QUERIES * _SPLITS * _PADDED),
-        ("acc_partial_ptr", lambda: QUERIES * _SPLITS * _PADDED * DIM),
+        ("m_partial_ptr", lambda: QUERIES * SPLITS * _PADDED),
+        ("l_partial_ptr", lambda: QUERIES * SPLITS * _PADDED),
+        ("acc_partial_ptr", lambda: QUERIES * SPLITS * _PADDED * DIM),
     )
 
     def agreed() -> Claim:
@@ -288,7 +285,7 @@ def split_decode(code: Code) -> Theorem:
         title="addresses of split decode attention",
         statement="As K20; the partial results lie in their buffers, each with one writer, and the "
         "reduction reads exactly those that were written.",
-        scope=f"{_SCOPE}; {_SPLITS} splits",
+        scope=f"{_SCOPE}; {SPLITS} splits",
         obligations=(
             *_read_obligations(code, SPLIT)[:1], *_read_obligations(code, SPLIT)[2:],
             *(proved(f"partial results inside, {base}", _inside(code, SPLIT, base, cells))

@@ -63,16 +63,20 @@ class Code:
     """A release's kernels as symbolic runs.
 
     Attributes:
-        release: its version.
+        release: its name.
+        family: of the catalogue.
         runs: by ``kernel [recipe]``, with sizes as numbers.
         shipped: the same with the constants that the release launches with.
+        bits: these in bit-vectors.
         unknown: kernels that were not understood, and what of them.
         play: runs a counterexample on the release; None to only state it.
     """
 
     release: str
+    family: str
     runs: Mapping[str, Run]
     shipped: Mapping[str, Run]
+    bits: Mapping[str, Run]
     unknown: Mapping[str, str]
     play: Play | None = None
 

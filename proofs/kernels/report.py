@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from kvproof.kernels.capture import (
-    Captured,
     Compiled,
     Edit,
     KernelProcess,
     Launch,
     Mutated,
     Order,
+    Report,
 )
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.evaluate import Comparison, compare, difference, predict
 from kvproof.kernels.symbolic import Bits, Run, execute
 from kvproof.kernels.ttir import UnknownCodeError, parse
-from kvproof.kernels.width import REFERENCE, Breaking, smallest_breaking
+from kvproof.kernels.width import Breaking, breaking, of_true_size
 from kvproof.proofs.kernels import Code, theorems
 from kvproof.proofs.prove import TheoremResult, prove
 from kvproof.proofs.solver import Prover
@@ -113,7 +113,7 @@ def examine(
     engine = process.engine
     tell(f"{engine.name}: compiling its kernels")
     report = process.ask(Order(work="capture", targets=tuple(targets), edits=tuple(edits)))
-    code = code_of(process, report.captured)
+    code = code_of(process, report)
     results = []
     for theorem in theorems(code):
         tell(f"{engine.name}: {theorem.identifier} {theorem.title}")
@@ -129,10 +129,10 @@ def examine(
             )  # fmt: skip
     tell(f"{engine.name}: widths")
     widths = tuple(
-        smallest_breaking(one.name, code.shipped[one.name], execute(parse(one.ttir), Bits()), size)
-        for one in report.captured
-        if one.name in code.shipped
-        for size in REFERENCE
+        each
+        for name, run in code.shipped.items()
+        if of_true_size(name)
+        for each in breaking(name, run, code.bits[name])
     )
     comparisons: tuple[Comparison, ...] = ()
     seen: tuple[Launch, ...] = ()
@@ -140,7 +140,9 @@ def examine(
         tell(f"{engine.name}: {launches} launches of each in the interpreter")
         seen = process.ask(Order(work="run", seeds=tuple(range(launches)))).launches
         comparisons = tuple(
-            compare(name, run, list(_of(name, seen))) for name, run in code.runs.items()
+            compare(name, run, launched)
+            for name, run in code.runs.items()
+            if (launched := list(_of(name, seen)))
         )
     mutants = []
     for edit in edits:
@@ -167,13 +169,15 @@ def examine(
     )  # fmt: skip
 
 
-def code_of(process: KernelProcess, captured: Sequence[Captured]) -> Code:
+def code_of(process: KernelProcess, report: Report) -> Code:
     """A release's kernels as symbolic runs, and what was not understood."""
     runs: dict[str, Run] = {}
     shipped: dict[str, Run] = {}
+    bits: dict[str, Run] = {}
     unknown: dict[str, str] = {}
-    for one in captured:
+    for one in report.captured:
         try:
+            bits[one.name] = execute(parse(one.ttir), Bits())
             shipped[one.name] = execute(parse(one.ttir))
             runs[one.name] = execute(parse(one.parametric))
         except UnknownCodeError as error:
@@ -187,7 +191,10 @@ def code_of(process: KernelProcess, captured: Sequence[Captured]) -> Code:
         except EngineError as error:
             return error.cause
 
-    return Code(release=process.engine.name, runs=runs, shipped=shipped, unknown=unknown, play=play)
+    return Code(
+        release=process.engine.name, family=report.family, runs=runs, shipped=shipped, bits=bits,
+        unknown=unknown, play=play,
+    )  # fmt: skip
 
 
 def _of(name: str, launches: Sequence[Launch]) -> Iterator[Launch]:
