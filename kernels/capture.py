@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -155,6 +156,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         after: tensors after it.
         where: their addresses, by which one sees that two are the same memory.
         pointed: what the addresses in a tensor point to.
+        seconds: that it took.
     """
 
     recipe: str
@@ -165,6 +167,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, Array]
     where: dict[str, int]
     pointed: dict[str, dict[int, Array]] = {}
+    seconds: float = 0.0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,7 +339,8 @@ def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated
             continue
         captured.append(one)
         for edit in order.edits:
-            if edit.kernel == one.kernel:
+            # A release whose kernel reads differently has no such mutant.
+            if edit.kernel == one.kernel and edit.text in source.fn.src:
                 mutated.append(_mutated(recipe, source, options, edit))
     return captured, mutated
 
@@ -456,7 +460,9 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         )
         tensors = {k: v for k, v in bound.arguments.items() if isinstance(v, torch.Tensor)}
         before = {name: _array(tensor) for name, tensor in tensors.items()}
+        started = time.perf_counter()
         result = original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        seconds = time.perf_counter() - started
         found.append(
             Launch(
                 recipe=recipe,
@@ -467,6 +473,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
                     for k, v in bound.arguments.items()
                     if k not in tensors and isinstance(v, int)
                 },
+                seconds=seconds,
                 before=before,
                 after={name: _array(tensor) for name, tensor in tensors.items()},
                 where={name: tensor.data_ptr() for name, tensor in tensors.items()},

@@ -276,6 +276,7 @@ _OPERATIONS: Mapping[int, Callable[..., Numbers]] = {
     z3.Z3_OP_GE: lambda one, other: one >= other,
     z3.Z3_OP_GT: lambda one, other: one > other,
     z3.Z3_OP_EQ: lambda one, other: one == other,
+    z3.Z3_OP_DISTINCT: lambda one, other: one != other,
     z3.Z3_OP_ITE: np.where,
     z3.Z3_OP_NOT: np.logical_not,
     z3.Z3_OP_AND: lambda *each: np.logical_and.reduce(np.broadcast_arrays(*each)),

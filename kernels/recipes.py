@@ -196,10 +196,10 @@ def recipes_of(family: Family, *, compiled: bool = False) -> dict[str, Recipe]:
         family: of the release.
         compiled: those too that are only compiled, being too slow for the interpreter.
     """
-    more = attention_recipes.COMPILED_RECIPES if compiled else {}
+    every = {**RECIPES, **(attention_recipes.COMPILED_RECIPES if compiled else {})}
     return {
         name: run
-        for name, run in (RECIPES | more).items()
+        for name, run in every.items()
         if name in family.kernels or name.partition(",")[0] in family.kernels
     }
 

@@ -92,7 +92,8 @@ def agreement(code: Code) -> Theorem:
             proved("scatter and prefill builder", prefill),
         ),
         mutants=(),
-        source=f"_swa_scatter_kernel and both builders ({code.release})",
+        source="_swa_scatter_kernel, _v4_paged_decode_indices_kernel, "
+        f"_build_prefill_indices_kernel ({code.release})",
     )
 
 

@@ -262,23 +262,26 @@ def split_decode(code: Code) -> Theorem:
         ("acc_partial_ptr", lambda: QUERIES * SPLITS * _PADDED * DIM),
     )
 
-    def agreed() -> Claim:
+    def agreed(base: str) -> Callable[[], Claim]:
         """What the reduction reads of a split is what the split stored for that head."""
-        split, given = _given(code, SPLIT)
-        reduce, more = _given(code, REDUCE)
-        store = only(split, "acc_partial_ptr")
-        [load] = [each for each in reduce.loads if each.base == "acc_partial_ptr"]
-        # In the reduction a program is a head and a lane a split; the other way round in the split.
-        names = [(LANE, Z), (Y, LANE)]
-        offset = z3.substitute(load.offset, *names, (Z, z3.IntVal(0)))
-        when = z3.substitute(load.when, *names, (Z, z3.IntVal(0)))
-        return Claim(
-            given=(
-                *given, *more, *_grid(SPLIT), *_place(store), LANE < HEADS, load.lanes > Z,
-                when,
-            ),
-            then=z3.And(store.when, store.offset == offset),
-        )  # fmt: skip
+
+        def claim() -> Claim:
+            split, given = _given(code, SPLIT)
+            reduce, more = _given(code, REDUCE)
+            store = only(split, base)
+            [load] = [each for each in reduce.loads if each.base == base]
+            # There a program is a head and a lane a split; here it is the other way round.
+            names = [(LANE, Z), (Y, LANE), (Z, z3.IntVal(0))]
+            offset, when = (z3.substitute(each, *names) for each in (load.offset, load.when))
+            return Claim(
+                given=(
+                    *given, *more, *_grid(SPLIT), *_place(store), LANE < HEADS, load.lanes > Z,
+                    when,
+                ),
+                then=z3.And(store.when, store.offset == offset),
+            )  # fmt: skip
+
+        return claim
 
     return Theorem(
         identifier="K21",
@@ -294,7 +297,8 @@ def split_decode(code: Code) -> Theorem:
               for base, _ in partials),
             *(proved(f"reduction reads inside, {base}", _inside(code, REDUCE, base, cells))
               for base, cells in partials),
-            proved("reduction reads what was written", agreed),
+            *(proved(f"reduction reads what was written, {base}", agreed(base))
+              for base, _ in partials),
             *_output_obligations(code, REDUCE),
         ),
         mutants=(),

@@ -14,6 +14,20 @@ _PREFILL = "_build_prefill_indices_kernel"
 _TAIL = "_fill_compress_tail_kernel"
 _VERIFY = "_grouped_stream_kernel"
 _LOCATION = "_scatter_loc_kernel"
+_EXTEND = "alloc_extend_kernel"
+_DECODE_PAGE = "alloc_decode_kernel"
+_LAST = "get_last_loc_kernel"
+_LAST_HIP = "_get_last_loc_safe_kernel"
+_WRITE = "write_req_to_token_pool_triton"
+_LISTS = "create_flashinfer_kv_indices_triton"
+_BACK = "assign_extend_cache_locs"
+_CLEAR = "get_and_clear_swa_pages_kernel"
+_STORE = "_triton_fused_store_flashmla_kernel"
+_INDEXER = "_triton_fused_store_indexer_kernel"
+_FUSED = "_paged_decode_fused_kernel"
+_SPLIT = "_paged_decode_split_kernel"
+_REDUCE = "_paged_decode_reduce_kernel"
+_ATTEND = "_sparse_attn_v4_paged_prefill_kernel"
 
 MUTANTS: tuple[Edit, ...] = tuple(
     Edit(kernel=kernel, text=text, by=by)
@@ -58,5 +72,92 @@ MUTANTS: tuple[Edit, ...] = tuple(
         (_VERIFY, "abs_pos % ring_stride", "abs_pos % swa_pages"),
         (_VERIFY, "out_ptr + base + n_tail + i", "out_ptr + base + i"),
         (_VERIFY, "m = j < n_tail", "m = j <= n_tail"),
+        # locations: a neighbour's segment, a neighbour's page, one too many
+        (_EXTEND, "last_loc + 1 + offset_one_page", "last_loc + offset_one_page"),
+        (
+            _EXTEND,
+            "output_start_loc = sum_extend_lens - extend_len",
+            "output_start_loc = sum_extend_lens",
+        ),
+        (_EXTEND, "sum_num_new_pages - num_page_start_loc_self", "sum_num_new_pages"),
+        (_EXTEND, "page_start * page_size + offset % page_size", "page_start * page_size + offset"),
+        (_EXTEND, "mask=offset_one_page < num_part1", "mask=offset_one_page <= num_part1"),
+        (_EXTEND, "mask=offset_one_page < num_part3", "mask=offset_one_page <= num_part3"),
+        (
+            _EXTEND,
+            "new_page_start_loc + num_page_start_loc_self - 1",
+            "new_page_start_loc + num_page_start_loc_self",
+        ),
+        (_EXTEND, "mask = offset < num_part2", "mask = offset <= num_part2"),
+        (
+            _EXTEND,
+            "tl.load(seq_lens_ptr + load_offset, mask=load_offset <= pid)",
+            "tl.load(seq_lens_ptr + load_offset, mask=load_offset < pid)",
+        ),
+        (_DECODE_PAGE, "out_indices + pid, last_loc + 1", "out_indices + pid, last_loc"),
+        (_DECODE_PAGE, "out_indices + pid, page * page_size", "out_indices + pid, page"),
+        (_DECODE_PAGE, "tl.where(load_offset <= pid,", "tl.where(load_offset < pid,"),
+        (_DECODE_PAGE, "free_page_ptr + new_page_start_loc", "free_page_ptr + sum_num_new_pages"),
+        # the request table: the wrong token, the wrong row, no token
+        (_LAST, "+ (prefix_lens - 1)", "+ prefix_lens"),
+        (_LAST, "token_mask = prefix_lens > 0", "token_mask = prefix_lens >= 0"),
+        (_LAST_HIP, "mask & (prefix_lens > 0)", "mask & (prefix_lens >= 0)"),
+        (_LAST_HIP, "mask = offset < num_tokens", "mask = offset <= num_tokens"),
+        (_WRITE, "mask = offset < pre_len", "mask = offset <= pre_len"),
+        (_WRITE, "tl.load(extend_lens + i)", "tl.load(extend_lens + i + 1)"),
+        (_WRITE, "mask = offset < (seq_len - pre_len)", "mask = offset < seq_len"),
+        (_WRITE, "for i in range(pid)", "for i in range(pid + 1)"),
+        (_LISTS, "mask = offset < kv_end - kv_start", "mask = offset < kv_end"),
+        (
+            _LISTS,
+            "kv_indices_ptr + kv_indices_offset + offset",
+            "kv_indices_ptr + kv_indices_offset + offset + 1",
+        ),
+        (
+            _BACK,
+            "tl.load(start_offset + length_offset, mask=length_offset < pid, other=0)",
+            "tl.load(start_offset + length_offset, mask=length_offset <= pid, other=0)",
+        ),
+        (_BACK, "mask = load_offset < kv_end", "mask = load_offset <= kv_end"),
+        (_BACK, "save_offset += BLOCK_SIZE", "save_offset += BLOCK_SIZE - 1"),
+        (_BACK, "token_pool + load_offset", "token_pool + load_offset + 1"),
+        (_CLEAR, "rep_mask = rep_offsets < num_pages", "rep_mask = rep_offsets <= num_pages"),
+        (_CLEAR, "full_reps // page_size * page_size", "full_reps"),
+        (_CLEAR, "swa_reps // page_size, mask=rep_mask", "swa_reps, mask=rep_mask"),
+        (_CLEAR, "swa_reps > 0, mask=rep_mask", "swa_reps >= 0, mask=rep_mask"),
+        (_CLEAR, "(page_mapping > 0) &", "(page_mapping > 1) &"),
+        # paged stores: other bytes of the page, and int32 again
+        (_STORE, "token_id >= N", "token_id > N"),
+        (_STORE, "slot * SLOT_BYTES", "slot * (SLOT_BYTES - 1)"),
+        (_STORE, "+ BF16_ROPE_OFFSET", "+ 0"),
+        (_STORE, "slot * SCALES_PER_TOKEN", "slot * ROPE_TILE_ID"),
+        (_STORE, ".to(tl.int64)", ".to(tl.int32)"),
+        (_INDEXER, ".to(tl.int64)", ".to(tl.int32)"),
+        (
+            _INDEXER,
+            "page * BYTES_PER_PAGE + slot * HEAD_DIM + lane",
+            "page * BYTES_PER_PAGE + slot + lane",
+        ),
+        (_INDEXER, "SCALE_PAGE_OFFSET_F32 + slot", "SCALE_PAGE_OFFSET_F32"),
+        # attention: another query's segment, a row beside it, a head too many
+        (_FUSED, "h_mask = h_offs < H", "h_mask = h_offs <= H"),
+        (_FUSED, "kv_indices_ptr + kv_start + k_pos", "kv_indices_ptr + k_pos"),
+        (_FUSED, "valid = k_pos < kv_len", "valid = k_pos <= kv_len"),
+        (_FUSED, "slot[:, None] * kv_stride_n", "(slot[:, None] + 1) * kv_stride_n"),
+        (_FUSED, "t * out_stride_t", "t * out_stride_h"),
+        (_SPLIT, "tile_start = pid_k * tiles_per_segment", "tile_start = -1"),
+        (_SPLIT, "pid_k * ap_stride_k", "pid_k * ap_stride_h"),
+        (_SPLIT, "pid_k * lp_stride_k", "pid_k"),
+        (_REDUCE, "segm_mask = k_offs < act", "segm_mask = k_offs <= act"),
+        (_REDUCE, "h * mp_stride_h", "h * mp_stride_k"),
+        (_REDUCE, "out_off = t * out_stride_t", "out_off = h * out_stride_t"),
+        (_ATTEND, "kv_indices_prefix_ptr + p_start + k_pos", "kv_indices_prefix_ptr + k_pos"),
+        (
+            _ATTEND,
+            "slot_clamped[:, None] * pkv_stride_n",
+            "(slot_clamped[:, None] + 1) * pkv_stride_n",
+        ),
+        (_ATTEND, "kv_indptr_extend_ptr + t + 1", "kv_indptr_extend_ptr + t + 2"),
+        (_ATTEND, "t * out_stride_t", "(t + 1) * out_stride_t"),
     )
 )

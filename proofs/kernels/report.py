@@ -53,6 +53,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
         seconds: of the proofs up to that.
         launches: random launches up to the first that stores something else than the original
             did, by the mutant's model; None if none of ``tried`` does.
+        launch_seconds: that these launches took in the interpreter.
     """
 
     edit: Edit
@@ -60,6 +61,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     seconds: float = 0.0
     launches: int | None = None
+    launch_seconds: float | None = None
     tried: int = 0
 
 
@@ -218,28 +220,46 @@ def judge(
                 raise UnknownCodeError(one.error)
             runs[name] = execute(parse(one.parametric))
             mutated = code.with_kernel(name, runs[name], execute(parse(one.ttir)))
-            killed = killed or _killer(code, mutated, prover)
+            killed = killed or _killer(code, mutated, name, prover)
         except UnknownCodeError as error:
             why.append(f"{name}: {error}")
     seconds = time.perf_counter() - started
-    tried = [
-        [bool(difference(predict(run, launch), launch)) for launch in _of(name, seen)]
-        for name, run in runs.items()
-    ]
+    fuzzed = [_fuzzed(run, list(_of(name, seen))) for name, run in runs.items()]
+    launches, fuzz_seconds = min(
+        (each for each in fuzzed if each is not None), default=(None, None)
+    )
     return MutantResult(
         edit=edit,
         killed_by=killed,
         why="; ".join(why),
         seconds=seconds,
-        launches=min((each.index(True) + 1 for each in tried if True in each), default=None),
-        tried=max(map(len, tried), default=0),
+        launches=launches,
+        launch_seconds=fuzz_seconds,
+        tried=sum(one.kernel == edit.kernel for one in seen),
     )
 
 
-def _killer(code: Code, mutated: Code, prover: Prover) -> str:
+def _fuzzed(run: Run, launches: Sequence[Launch]) -> tuple[int, float] | None:
+    """Launches, and what they take in the interpreter, up to the first that differs."""
+    seconds = 0.0
+    for number, launch in enumerate(launches, start=1):
+        seconds += launch.seconds
+        if difference(predict(run, launch), launch):
+            return number, seconds
+    return None
+
+
+def _killer(code: Code, mutated: Code, name: str, prover: Prover) -> str:
+    """The first obligation about a kernel that turns out otherwise."""
+    kernel = name.partition(" ")[0]
     for before, after in zip(theorems(code), theorems(mutated), strict=True):
+        of_all = before.source.startswith("all kernels")
+        if not of_all and kernel not in before.source:
+            continue
         for one, other in zip(before.obligations, after.obligations, strict=True):
             if isinstance(one, Enumeration) or isinstance(other, Enumeration):
+                continue
+            if of_all and one.name != name:
                 continue
             status = _flipped(one, other, prover)
             if status:
