@@ -16,8 +16,10 @@ from kvproof.kernels.capture import (
     Order,
     Report,
 )
+from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.evaluate import Comparison, compare, difference, predict
+from kvproof.kernels.inventory import TritonFunction, inventory
 from kvproof.kernels.symbolic import Bits, Run, execute
 from kvproof.kernels.ttir import UnknownCodeError, parse
 from kvproof.kernels.width import Breaking, breaking, of_true_size
@@ -66,10 +68,15 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A release's kernels."""
+    """A release's kernels.
+
+    Attributes:
+        changes: Triton functions that are not as recorded for the family; see `inventory`.
+    """
 
     release: str
     family: str
+    changes: tuple[TritonFunction, ...]
     kernels: tuple[KernelNote, ...]
     theorems: tuple[TheoremResult, ...]
     widths: tuple[Breaking, ...]
@@ -155,6 +162,9 @@ def examine(
     return KernelReport(
         release=engine.name,
         family=report.family,
+        changes=tuple(
+            each for each in inventory(engine.root, family_of(engine.root)) if each.change
+        ),
         kernels=tuple(
             KernelNote(
                 name=one.name, source=one.source, signature=one.signature,
