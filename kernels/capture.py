@@ -31,6 +31,7 @@ from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, cache_root
+from kvproof.kernels.guarantees import Breach, watch
 from kvproof.kernels.ttir import strip_locations
 
 TARGETS = ("gfx942", "gfx950", "sm_90")
@@ -157,6 +158,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         where: their addresses, by which one sees that two are the same memory.
         pointed: what the addresses in a tensor point to.
         seconds: that it took.
+        breaches: what it breaks of what the proofs assume.
     """
 
     recipe: str
@@ -168,16 +170,22 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     where: dict[str, int]
     pointed: dict[str, dict[int, Array]] = {}
     seconds: float = 0.0
+    breaches: tuple[Breach, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an order."""
+    """What came of an order.
+
+    Attributes:
+        breaches: what a played launch broke of what the proofs assume.
+    """
 
     family: str = ""
     captured: tuple[Captured, ...] = ()
     mutated: tuple[Mutated, ...] = ()
     launches: tuple[Launch, ...] = ()
     numbers: list[int] = []
+    breaches: tuple[Breach, ...] = ()
     error: str = ""
 
 
@@ -272,8 +280,13 @@ def carry_out(order: Order) -> Report:
     from kvproof.kernels.recipes import PLAYS, recipes_of  # noqa: PLC0415
 
     if order.work == "play":
-        numbers = PLAYS[order.wrapper](family, order.numbers)
-        return Report(family=family.name, numbers=numbers)
+        broken: list[Breach] = []
+        unwatch = watch(broken)
+        try:
+            numbers = PLAYS[order.wrapper](family, order.numbers)
+        finally:
+            unwatch()
+        return Report(family=family.name, numbers=numbers, breaches=tuple(broken))
 
     recipes = {
         name: functools.partial(run, family)
@@ -452,6 +465,8 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
 
     found: list[Launch] = []
     recipe = ""
+    broken: list[Breach] = []
+    unwatch = watch(broken)
     original = InterpretedFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -460,6 +475,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         )
         tensors = {k: v for k, v in bound.arguments.items() if isinstance(v, torch.Tensor)}
         before = {name: _array(tensor) for name, tensor in tensors.items()}
+        broken.clear()
         started = time.perf_counter()
         result = original(self, *args, grid=grid, warmup=warmup, **kwargs)
         seconds = time.perf_counter() - started
@@ -474,6 +490,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
                     if k not in tensors and isinstance(v, int)
                 },
                 seconds=seconds,
+                breaches=tuple(broken),
                 before=before,
                 after={name: _array(tensor) for name, tensor in tensors.items()},
                 where={name: tensor.data_ptr() for name, tensor in tensors.items()},
@@ -493,7 +510,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
                 torch.manual_seed(seed)
                 launch(Random(seed))
     finally:
-        InterpretedFunction.run = original
+        unwatch()
     return found
 
 

@@ -72,8 +72,12 @@ def compare(name: str, run: Run, launches: Sequence[Launch]) -> Comparison:
 def difference(predicted: Prediction, launch: Launch) -> str:
     """The first cell that is not as predicted, in a sentence; empty if there is none.
 
-    Of floats that the kernel computes only the place is compared, and that nothing else changes.
+    A launch that breaks what the proofs assume is one that they do not speak of. Of floats that the
+    kernel computes only the place is compared, and that nothing else changes.
     """
+    if launch.breaches:
+        first = launch.breaches[0]
+        return f"{launch.kernel}: a launch breaks {first.assumption}: {first.message}"
     if predicted.outside or predicted.clash:
         return predicted.outside or predicted.clash
     touched = _bytes_touched(predicted, launch)

@@ -89,6 +89,16 @@ def extended(fills: Sequence[int]) -> list[int]:
     return locations
 
 
+def exhausted() -> list[int]:
+    """An extend by one page more than is free; nothing is given."""
+    allocator = _allocator(Random(0))
+    # Pages that were taken, so that reading on behind the free ones is still reading memory.
+    allocator.free_pages = allocator.free_pages[:2]
+    starts, stops = torch.tensor([0]), torch.tensor([3 * PAGE])
+    found = allocator.alloc_extend(starts, starts, stops, stops, torch.tensor([-1]), 3 * PAGE)
+    return [] if found is None else list(found.tolist())
+
+
 def _allocate_decode(_family: Family, dice: Random) -> None:
     lengths = [
         dice.choice((PAGE + 1, dice.randint(2, 5 * PAGE))) for _ in range(dice.randint(2, 6))

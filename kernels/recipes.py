@@ -281,6 +281,7 @@ PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
     "decode": _play_decode,
     "verify": _play_verify,
     "prefill": _play_prefill,
+    "exhausted": lambda _family, _numbers: memory_recipes.exhausted(),
     "extend": lambda _family, numbers: memory_recipes.extended(numbers["fill"]),
 }
 """Launches on given numbers, for counterexamples."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Breached,
     Ended,
     EngineError,
     Fact,
@@ -120,6 +121,13 @@ class Monitor:
             case Started():
                 self.started = fact
                 self._ghost = Ghost(fact.ring_stride or 0)
+            case Breached():
+                self.checked["REFINES"] += 1
+                self._break(
+                    "REFINES",
+                    "assumption",
+                    f"a launch of {fact.kernel} breaks {fact.assumption}: {fact.message}",
+                )
             case EngineError():
                 self.engine_error = fact
             case Ended():

@@ -21,7 +21,8 @@ from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines import shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
-from kvproof.model.facts import EngineError, encode_fact
+from kvproof.kernels.guarantees import Breach, watch
+from kvproof.model.facts import Breached, EngineError, encode_fact
 from kvproof.model.forward import RuleForward
 from kvproof.model.player import Forward, Player
 
@@ -35,6 +36,10 @@ _ADAPTERS = {
 _MESSAGE_CHARS = 300
 
 
+_broken: list[Breach] = []
+"""What launches broke of what the kernel proofs assume, since the last fact."""
+
+
 def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
     """Play one scenario a line; an engine that raises ends its scenario, not the process."""
     for line in lines:
@@ -44,7 +49,21 @@ def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
 def play(order: Play, wire: IO[bytes], build: Build) -> None:
     """Play one scenario on a fresh engine; each fact is out before the engine goes on."""
     try:
-        for fact in build(order).play(order.scenario):
+        player = build(order)
+        _broken.clear()
+        for fact in player.play(order.scenario):
+            # What the launches behind this fact broke comes before it, so that a log still ends
+            # with its last fact.
+            for breach in _broken:
+                wire.write(
+                    encode_fact(
+                        Breached(
+                            assumption=breach.assumption, kernel=breach.kernel,
+                            message=breach.message,
+                        )
+                    )
+                )  # fmt: skip
+            _broken.clear()
             wire.write(encode_fact(fact))
             wire.flush()
     except Exception as error:  # whatever the engine raises is an observation, not our failure
@@ -75,6 +94,7 @@ def load(options: Options) -> tuple[Ready, Build]:
         Exception: whatever the engine's import raises.
     """
     notes = shims.install(rocm_gate=options.rocm_gate, allocator_twins=options.allocator_twins)
+    watch(_broken)
     family = shims.engine_family()
     adapter = importlib.import_module(_ADAPTERS[family.name]).Engine
     if options.construction not in adapter.constructions:

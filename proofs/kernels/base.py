@@ -12,6 +12,7 @@ from kvproof.kernels.evaluate import constants
 from kvproof.kernels.symbolic import Access, Loop, Reduction, Run, Step, at
 from kvproof.kernels.ttir import UnknownCodeError
 from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Term
+from kvproof.spec.indices import PADDING_SLOT
 from kvproof.spec.terms import minimum
 
 P, Q = z3.Ints("program q")
@@ -37,8 +38,9 @@ ASSUMPTIONS: Mapping[str, str] = {
     "wrapper chose for it, where the kernel has no loop over it",
     "H5": "a segment is as long as the lengths that were given for it say: the host's cumulative "
     "sum is exact",
-    "H6": "tokens of one slot in a launch belong to one request: their final position is the same, "
-    "their positions differ and do not pass it",
+    "H6": "tokens of one slot in a launch, padding aside, belong to one request: their positions "
+    "differ and do not pass their final ones, which are the same, or the positions lie less than a "
+    "window apart",
     "H7": "a page table's row has its pages first, and -1 after them; a request has no more pages "
     "than the row is wide",
     "H8": "program t of the decode builder works for batch row t",
@@ -219,12 +221,15 @@ def h1_h2(token: Token) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def h6(one: Token, other: Token) -> Fact:
+def h6(one: Token, other: Token, win: Term) -> Fact:
     """H6 of two tokens of a launch."""
+    apart = one.position - other.position
     return z3.Implies(
-        one.slot == other.slot,
-        z3.And(one.final == other.final, one.position != other.position),
-    )
+        z3.And(one.slot == other.slot, one.slot != PADDING_SLOT),
+        z3.And(
+            apart != 0, z3.Or(one.final == other.final, z3.And(apart < win, -apart < win)),
+        ),
+    )  # fmt: skip
 
 
 def play(code: Code, wrapper: str, **numbers: Sequence[int]) -> list[int] | str:

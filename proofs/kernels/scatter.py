@@ -26,7 +26,7 @@ from kvproof.proofs.kernels.base import (
     there,
 )
 from kvproof.proofs.theorem import Check, Claim, Fact, Obligation, Term, Theorem, Values
-from kvproof.spec.indices import Position, Slot
+from kvproof.spec.indices import PADDING_SLOT, Position, Slot
 from kvproof.spec.ring import ring_row
 from kvproof.spec.window import (
     scatter_keeps,
@@ -98,8 +98,8 @@ def scatter(code: Code) -> Theorem:
             size = stride >= win if spare >= 0 else stride == win + spare
             return Claim(
                 given=(
-                    *given(run, store, win, stride), *h1_h2(other), h6(one, other), size,
-                    Q >= 0, P != Q, in_lanes(store, MORE), when,
+                    *given(run, store, win, stride), *h1_h2(other), one.slot != PADDING_SLOT,
+                    h6(one, other, win), size, Q >= 0, P != Q, in_lanes(store, MORE), when,
                 ),
                 then=store.offset != offset,
                 show={
@@ -128,7 +128,7 @@ def scatter(code: Code) -> Theorem:
         title="the scatter kernel",
         statement="A token's key goes to its slot's row at position mod stride, whole and from its "
         "own row; exactly the last W positions of each request are kept; and no two kept tokens of "
-        "a launch share a cell exactly if S >= W.",
+        "a launch, padding aside, share a cell exactly if S >= W.",
         scope="all slots, positions, strides, windows, numbers of tokens; rows of 512; H1-H3, H6",
         obligations=(
             proved("row is ring_row", row),
