@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
@@ -178,6 +179,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         breaches: what a played launch broke of what the proofs assume.
+        failed: why a recipe's wrapper launched nothing, by recipe.
     """
 
     family: str = ""
@@ -186,6 +188,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     launches: tuple[Launch, ...] = ()
     numbers: list[int] = []
     breaches: tuple[Breach, ...] = ()
+    failed: dict[str, str] = {}
     error: str = ""
 
 
@@ -295,8 +298,10 @@ def carry_out(order: Order) -> Report:
     }
     if order.work == "run":
         return Report(family=family.name, launches=tuple(_launches(order, recipes)))
-    captured, mutated = _captures(order, recipes)
-    return Report(family=family.name, captured=tuple(captured), mutated=tuple(mutated))
+    captured, mutated, failed = _captures(order, recipes)
+    return Report(
+        family=family.name, captured=tuple(captured), mutated=tuple(mutated), failed=failed
+    )
 
 
 Runs: TypeAlias = Mapping[str, Callable[[Random], None]]
@@ -321,12 +326,14 @@ class _NoGpu:
         return 0
 
 
-def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated]]:
+def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated], dict[str, str]]:
     from triton.runtime import driver  # noqa: PLC0415
     from triton.runtime.jit import JITFunction  # noqa: PLC0415
 
     driver.set_active(_NoGpu(TARGETS[0]))
     met: list[tuple[str, Any]] = []
+    launched: Counter[str] = Counter()
+    failed: dict[str, str] = {}
     recipe = ""
 
     def compile_only(
@@ -335,13 +342,18 @@ def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated
     ) -> None:  # fmt: skip
         """Stands for JITFunction._do_compile: None ends the launch there."""
         source = self.ASTSource(self, signature, constants, attributes)
-        met.append((recipe, (source, options)))
+        met.append((_numbered(recipe, self.__name__, launched), (source, options)))
 
     original = JITFunction._do_compile
     JITFunction._do_compile = compile_only
     try:
-        for recipe, run in recipes.items():  # noqa: B007  # read by compile_only
-            run(Random(order.seeds[0]))
+        for recipe, run in recipes.items():  # read by compile_only
+            launched.clear()
+            try:
+                run(Random(order.seeds[0]))
+            except Exception as error:  # a wrapper that changed: its kernels are not understood
+                traceback.print_exc()
+                failed[recipe] = f"{type(error).__name__}: {error}"
     finally:
         JITFunction._do_compile = original
     captured: list[Captured] = []
@@ -355,7 +367,7 @@ def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated
             # A release whose kernel reads differently has no such mutant.
             if edit.kernel == one.kernel and edit.text in source.fn.src:
                 mutated.append(_mutated(recipe, source, options, edit))
-    return captured, mutated
+    return captured, mutated, failed
 
 
 def _captured(recipe: str, source: Any, options: Any, targets: Sequence[str]) -> Captured:
@@ -457,6 +469,12 @@ def _edited(source: str, edit: Edit) -> str:
     return source.replace(edit.text, edit.by)
 
 
+def _numbered(recipe: str, kernel: str, launched: Counter[str]) -> str:
+    """Name of a launch: a wrapper may launch one kernel twice, for two pools."""
+    launched[kernel] += 1
+    return recipe if launched[kernel] == 1 else f"{recipe}, launch {launched[kernel]}"
+
+
 def _launches(order: Order, recipes: Runs) -> list[Launch]:
     import torch  # noqa: PLC0415
     from triton.runtime.interpreter import InterpretedFunction  # noqa: PLC0415
@@ -466,6 +484,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
     found: list[Launch] = []
     recipe = ""
     broken: list[Breach] = []
+    launched: Counter[str] = Counter()
     unwatch = watch(broken)
     original = InterpretedFunction.run
 
@@ -481,7 +500,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         seconds = time.perf_counter() - started
         found.append(
             Launch(
-                recipe=recipe,
+                recipe=_numbered(recipe, self.__name__, launched),
                 kernel=self.__name__,
                 grid=_three(grid(bound.arguments) if callable(grid) else grid),
                 scalars={
@@ -508,7 +527,11 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         for seed in order.seeds:
             for recipe, launch in recipes.items():  # noqa: B007  # read by run
                 torch.manual_seed(seed)
-                launch(Random(seed))
+                launched.clear()
+                try:
+                    launch(Random(seed))
+                except Exception:  # as in _captures, which names it
+                    traceback.print_exc()
     finally:
         unwatch()
     return found

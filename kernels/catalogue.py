@@ -126,7 +126,13 @@ def _ring_kernels(*, unified: str, store: str) -> dict[str, Kernel]:
 
 
 def _memory_kernels(
-    *, memory: str, write: str, lists: str, drafts: str, paged_store: str
+    *,
+    memory: str,
+    write: str,
+    lists: str,
+    drafts: str,
+    paged_store: str,
+    window_ids: tuple[str, str],
 ) -> dict[str, Kernel]:
     allocator = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
     return {
@@ -165,6 +171,11 @@ def _memory_kernels(
             jit=(f"{drafts}:assign_extend_cache_locs",),
             rule="each request's locations from start to end, in order, one request after another",
         ),
+        "window ids": Kernel(
+            launch=f"{window_ids[0]}:build_swa_token_ids",
+            jit=(f"{window_ids[1]}:_build_swa_token_ids_kernel",),
+            rule="full_to_swa of a request's locations from its first position on, in order",
+        ),
         "paged store": Kernel(
             launch=f"{paged_store}:triton_fused_store_flashmla",
             jit=(f"{paged_store}:_triton_fused_store_flashmla_kernel",),
@@ -180,6 +191,8 @@ def _memory_kernels(
 
 _SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
 _OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
+_PREFILL_UTILS = "sglang.srt.layers.attention.dsv4.sparse_prefill_utils"
+_PREFILL_KERNELS = "sglang.kernels.ops.attention.dsv4.sparse_prefill_kernels"
 _SWA_TREE = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 
@@ -206,8 +219,14 @@ FAMILIES = (
             lists="sglang.kernels.ops.attention.kv_indices",
             drafts="sglang.kernels.ops.speculative.cache_locs",
             paged_store="sglang.kernels.ops.kvcache.triton_store_cache",
+            window_ids=(_PREFILL_KERNELS, _PREFILL_KERNELS),
         )
         | {
+            "two-pool scatter": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:store_swa_into_unified",
+                jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_swa_scatter_kernel",),
+                rule="ring_row, scatter_keeps, the same for both pools",
+            ),
             "clear window pages": Kernel(
                 launch="sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages",
                 jit=("sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages_kernel",),
@@ -241,6 +260,7 @@ FAMILIES = (
             lists="sglang.kernels.ops.kvcache.kv_indices",
             drafts="sglang.kernels.ops.speculative.cache_locs",
             paged_store="sglang.jit_kernel.triton_store_cache",
+            window_ids=(_PREFILL_UTILS, _PREFILL_KERNELS),
         ),
     ),
     Family(
@@ -259,6 +279,7 @@ FAMILIES = (
             lists="sglang.srt.layers.attention.triton_ops.kv_indices",
             drafts="sglang.srt.speculative.triton_ops.cache_locs",
             paged_store="sglang.jit_kernel.triton_store_cache",
+            window_ids=(_PREFILL_UTILS, _PREFILL_UTILS),
         ),
     ),
 )

@@ -260,6 +260,16 @@ def _extend_locations(given: Arguments, programs: int) -> Found:
     yield "H14", bool(np.all(ends <= int(given["pool_len"]))), "a request is longer than its row"
 
 
+def _window_ids(given: Arguments, programs: int) -> Found:
+    first, lengths, rows = (
+        np.asarray(given[name])[:programs]
+        for name in ("swa_first_pos_ptr", "swa_gather_lens_ptr", "req_pool_indices_ptr")
+    )
+    yield _segments(given["swa_offsets_ptr"], lengths)
+    yield _not_negative("H14", "a first position", first)
+    yield from _requests(rows, first + lengths, given["req_to_token_stride"])
+
+
 def _clear_pages(given: Arguments, _programs: int) -> Found:
     stride, page = int(given["index_stride"]), int(given["page_size"])
     tokens = np.asarray(given["full_page_representatives"])[::stride][: int(given["num_pages"])]
@@ -312,6 +322,7 @@ _CHECKS: Mapping[str, Callable[[Arguments, int], Found]] = {
     "_get_last_loc_safe_kernel": _last_location,
     "create_flashinfer_kv_indices_triton": _index_lists,
     "assign_extend_cache_locs": _extend_locations,
+    "_build_swa_token_ids_kernel": _window_ids,
     "get_and_clear_swa_pages_kernel": _clear_pages,
     "_triton_fused_store_flashmla_kernel": _paged_store,
     "_triton_fused_store_indexer_kernel": _indexer_store,

@@ -6,6 +6,7 @@ See `recipes`. Sizes are small, so that the interpreter is quick; a model is for
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -26,6 +27,14 @@ CONTEXT = 256
 
 POINTED: list[torch.Tensor] = []
 """What the last launch passed the addresses of."""
+
+WINDOW = 128
+
+WORKERS = 128
+"""Programs that share a request in the wrapper of the window ids."""
+
+_FULL = 512
+"""Full locations that have a window location."""
 
 _REQUESTS = 12
 _POOL_PAGES = 64
@@ -183,6 +192,24 @@ def _clear_window_pages(family: Family, dice: Random, *, checked: bool) -> None:
     )
 
 
+def _window_ids(family: Family, dice: Random) -> None:
+    count = dice.randint(2, 3)
+    lengths = [dice.randint(1, CONTEXT) for _ in range(count)]
+    extends = [dice.randint(1, length) for length in lengths]
+    build = family.launcher("window ids")
+    covered = sum(min(n, new + WINDOW - 1) for n, new in zip(lengths, extends, strict=True))
+    # Newer releases are told how many there are, and need not ask the GPU.
+    told = {"total_swa": covered} if "total_swa" in inspect.signature(build).parameters else {}
+    build(
+        *(torch.tensor(each, dtype=torch.int32) for each in (lengths, extends)),
+        _rows(dice, count).to(torch.int32),
+        _request_table(dice) % _FULL,
+        torch.tensor([dice.randrange(_FULL) for _ in range(_FULL)]),
+        WINDOW,
+        **told,
+    )
+
+
 RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     "allocate extend": _allocate_extend,
     "allocate decode": _allocate_decode,
@@ -192,6 +219,7 @@ RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     "index lists": lambda family, dice: _index_lists(family, dice, window=False),
     "index lists, window": lambda family, dice: _index_lists(family, dice, window=True),
     "extend locations": _draft_locations,
+    "window ids": _window_ids,
     "clear window pages": lambda family, dice: _clear_window_pages(family, dice, checked=False),
     "clear window pages, checked": lambda family, dice: _clear_window_pages(
         family, dice, checked=True

@@ -23,6 +23,7 @@ WINDOW = 128
 """DeepSeek-V4's sliding window."""
 
 HEAD_DIM = 512
+ROPE_DIM = 64
 _PAGES = 4096
 COMPRESSED = 2048
 """Width of a compressed page table: two rounds of the kernels' loop over it."""
@@ -105,6 +106,24 @@ def _scatter(family: Family, dice: Random) -> None:
     )
 
 
+def _two_pool_scatter(family: Family, dice: Random) -> None:
+    """The fp8 layout: packed rows of bytes in one pool, their bf16 rope part in another."""
+    sizes = _Sizes.random(dice)
+    batch = _chunks(dice, sizes, longest=2 * sizes.stride if dice.random() < 0.2 else 5)
+    count = len(batch.slots)
+    family.launcher("two-pool scatter")(
+        kv=torch.randint(0, 256, (count, HEAD_DIM), dtype=torch.uint8),
+        state_slot=batch.slots,
+        positions=batch.positions,
+        unified_kv=torch.zeros(sizes.rows, HEAD_DIM, dtype=torch.uint8),
+        win=WINDOW,
+        ring_stride=sizes.stride,
+        final_pos=batch.final_positions,
+        kv_rope=torch.randn(count, ROPE_DIM, dtype=torch.bfloat16),
+        unified_kv_rope=torch.zeros(sizes.rows, ROPE_DIM, dtype=torch.bfloat16),
+    )
+
+
 def _scatter_by_location(family: Family, dice: Random) -> None:
     rows, tokens = 50, dice.randint(2, 6)
     family.launcher("scatter by location")(
@@ -176,6 +195,7 @@ Recipe = Callable[[Family, Random], None]
 RECIPES: dict[str, Recipe] = {
     "scatter": _scatter,
     "scatter by location": _scatter_by_location,
+    "two-pool scatter": _two_pool_scatter,
     "decode streams": _decode_streams,
     "prefill indices": lambda family, dice: _prefill_indices(family, dice, compressed=False),
     "prefill indices, compressed": lambda family, dice: _prefill_indices(

@@ -16,7 +16,7 @@ import z3
 
 from kvproof.kernels import attention_recipes
 from kvproof.kernels.attention_recipes import SPLITS, V4_DIM, V4_HEADS
-from kvproof.kernels.memory_recipes import PAGE
+from kvproof.kernels.memory_recipes import PAGE, WORKERS
 from kvproof.kernels.recipes import COMPRESSED, WINDOW
 from kvproof.kernels.store_recipes import PAGE as STORE_PAGE
 from kvproof.kernels.store_recipes import PAGE_BYTES
@@ -104,7 +104,7 @@ _BUFFERS: Mapping[str, _Limit] = {
         (
             "indptr_ptr", "swa_indptr_ptr", "csa_indptr_ptr", "hca_indptr_ptr", "pre_indptr_ptr",
             "ext_indptr_ptr", "kv_indptr_ptr", "kv_indptr_prefix_ptr", "kv_indptr_extend_ptr",
-            "kv_indptr",
+            "kv_indptr", "swa_offsets_ptr",
         ),
         _up_to("entries"),
     ),
@@ -116,6 +116,7 @@ _BUFFERS: Mapping[str, _Limit] = {
         (
             "pre_lens_ptr", "seq_lens_ptr", "pre_lens", "seq_lens", "prefix_lens_tensor",
             "page_kernel_lens_ptr", "kv_start_idx", "start_offset", "end_offset",
+            "swa_first_pos_ptr", "swa_gather_lens_ptr",
         ),
         _up_to("positions"),
     ),
@@ -126,7 +127,7 @@ _BUFFERS: Mapping[str, _Limit] = {
     **dict.fromkeys(
         (
             "req_to_token", "req_to_token_ptr", "out_cache_loc", "*prefix_tensors", "indices_ptr",
-            "full_page_representatives", "mapping",
+            "full_page_representatives", "mapping", "full_to_swa_ptr",
         ),
         _below("locations"),
     ),
@@ -171,6 +172,7 @@ _GRIDS: Mapping[str, tuple[int, int]] = {
     "_paged_decode_reduce_kernel": (V4_HEADS, SPLITS),
     "_sparse_attn_v4_paged_prefill_kernel": (8, 1),
     "_triton_fused_store_flashmla_kernel": (8, 1),
+    "_build_swa_token_ids_kernel": (WORKERS, 1),
 }
 """Programs in the second and third dimension; 1 where there is none."""
 
@@ -243,7 +245,14 @@ def configuration(kernel: str, size: str, smallest: int) -> str:
 def limits(run: Run, sizes: Sizes) -> tuple[Term, ...]:
     """What sizes mean for everything that a program is given and loads."""
     y, z = _GRIDS.get(run.kernel, (1, 1))
-    facts = [*run.facts, run.program < sizes["tokens"], run.programs[1] < y, run.programs[2] < z]
+    facts = [
+        *run.facts,
+        run.grid[1] == y,
+        run.grid[2] == z,
+        run.program < sizes["tokens"],
+        run.programs[1] < y,
+        run.programs[2] < z,
+    ]
     for name, value in run.arguments.items():
         facts += _ARGUMENTS.get(name, _anything)(value, sizes)
     for load in run.loads:

@@ -1,4 +1,4 @@
-"""K1 to K23: what the real kernels of a release do, proved from their own code for all inputs.
+"""K1 to K25: what the real kernels of a release do, proved from their own code for all inputs.
 
 The rules that a kernel is held against are the specification's functions, called on Z3 terms. What
 the host guarantees of a kernel's inputs are the assumptions of `base`; nothing else is assumed but
@@ -20,11 +20,11 @@ from kvproof.proofs.kernels.rows import (
     last_location,
     write_rows,
 )
-from kvproof.proofs.kernels.scatter import scatter, scatter_by_location
+from kvproof.proofs.kernels.scatter import scatter, scatter_by_location, two_pools
 from kvproof.proofs.kernels.stores import indexer_store, paged_store
 from kvproof.proofs.kernels.verify import verify
 from kvproof.proofs.kernels.widths import width
-from kvproof.proofs.kernels.window_pages import clear_window_pages
+from kvproof.proofs.kernels.window_pages import clear_window_pages, window_ids
 from kvproof.proofs.theorem import Theorem
 
 __all__ = ["ASSUMPTIONS", "Code", "theorems"]
@@ -33,7 +33,7 @@ _EVERY = (
     scatter, decode, agreement, lengths, prefill, compressed_tail, verify, scatter_by_location,
     padding, allocate_extend, allocate_decode, last_location, write_rows, index_lists,
     extend_locations, clear_window_pages, paged_store, indexer_store, fused_decode,
-    split_decode, prefill_attention, masked_lanes, width,
+    split_decode, prefill_attention, two_pools, window_ids, masked_lanes, width,
 )  # fmt: skip
 
 

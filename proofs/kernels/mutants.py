@@ -21,6 +21,7 @@ _LAST_HIP = "_get_last_loc_safe_kernel"
 _WRITE = "write_req_to_token_pool_triton"
 _LISTS = "create_flashinfer_kv_indices_triton"
 _BACK = "assign_extend_cache_locs"
+_IDS = "_build_swa_token_ids_kernel"
 _CLEAR = "get_and_clear_swa_pages_kernel"
 _STORE = "_triton_fused_store_flashmla_kernel"
 _INDEXER = "_triton_fused_store_indexer_kernel"
@@ -126,6 +127,14 @@ MUTANTS: tuple[Edit, ...] = tuple(
         (_CLEAR, "swa_reps // page_size, mask=rep_mask", "swa_reps, mask=rep_mask"),
         (_CLEAR, "swa_reps > 0, mask=rep_mask", "swa_reps >= 0, mask=rep_mask"),
         (_CLEAR, "(page_mapping > 0) &", "(page_mapping > 1) &"),
+        (_IDS, "pos = first_pos + i", "pos = first_pos + i + 1"),
+        (_IDS, "out_ptr + out_off + i", "out_ptr + out_off + worker_id"),
+        (
+            _IDS,
+            "range(worker_id, gather_len, num_workers)",
+            "range(worker_id, gather_len, num_workers + 1)",
+        ),
+        (_IDS, "tl.load(full_to_swa_ptr + full_id)", "tl.load(full_to_swa_ptr + pos)"),
         # paged stores: other bytes of the page, and int32 again
         (_STORE, "token_id >= N", "token_id > N"),
         (_STORE, "slot * SLOT_BYTES", "slot * (SLOT_BYTES - 1)"),

@@ -16,7 +16,7 @@ from kvproof.kernels.capture import (
     Order,
     Report,
 )
-from kvproof.kernels.catalogue import family_of
+from kvproof.kernels.catalogue import FAMILIES, family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.evaluate import Comparison, compare, difference, predict
 from kvproof.kernels.inventory import TritonFunction, inventory
@@ -166,6 +166,11 @@ def examine(
             each for each in inventory(engine.root, family_of(engine.root)) if each.change
         ),
         kernels=tuple(
+            KernelNote(name=name, source="", signature={}, constants={}, abstained=why)
+            for name, why in code.unknown.items()
+            if name not in {one.name for one in report.captured}
+        )
+        + tuple(
             KernelNote(
                 name=one.name, source=one.source, signature=one.signature,
                 constants=one.constants, abstained=code.unknown.get(one.name, ""),
@@ -195,6 +200,12 @@ def code_of(process: KernelProcess, report: Report) -> Code:
         except UnknownCodeError as error:
             shipped.pop(one.name, None)
             unknown[one.name] = str(error)
+
+    [family] = [one for one in FAMILIES if one.name == report.family]
+    for recipe, why in report.failed.items():
+        step = recipe if recipe in family.kernels else recipe.partition(",")[0]
+        for place in family.kernels[step].jit:
+            unknown[f"{place.partition(':')[2]} [{recipe}]"] = f"its wrapper failed: {why}"
 
     def play(wrapper: str, numbers: dict[str, list[int]]) -> list[int] | str:
         try:

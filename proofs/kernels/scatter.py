@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import z3
 
-from kvproof.kernels.recipes import HEAD_DIM
+from kvproof.kernels.recipes import HEAD_DIM, ROPE_DIM
 from kvproof.kernels.symbolic import Access, Run
 from kvproof.proofs.kernels.base import (
     LANE,
@@ -33,6 +33,12 @@ from kvproof.spec.window import (
 )
 
 SCATTER = "_swa_scatter_kernel [scatter]"
+POOLS = (
+    ("_swa_scatter_kernel [two-pool scatter]", HEAD_DIM),
+    ("_swa_scatter_kernel [two-pool scatter, launch 2]", ROPE_DIM),
+)
+"""The fp8 layout's launches, and the width of their rows."""
+
 SCATTER_LOC = "_scatter_loc_kernel [scatter by location]"
 
 
@@ -173,3 +179,60 @@ def scatter_by_location(code: Code) -> Theorem | None:
         mutants=(),
         source=f"_scatter_loc_kernel ({code.release})",
     )
+
+
+def two_pools(code: Code) -> Theorem | None:
+    """K24: the scatter of the fp8 layout; None where the release has none."""
+    if all(name not in code.runs and name not in code.unknown for name, _ in POOLS):
+        return None
+
+    def parts(name: str, width: int) -> tuple[Run, Access, Term, Token, tuple[Fact, ...]]:
+        run = fixed(code.run(name), D=width)
+        store, token = only(run, "unified_ptr"), scatter_token(run, P)
+        win, stride = run.arguments["win"], run.arguments["ring_stride"]
+        row = ring_row(Slot(token.slot), Position(token.position), stride)
+        given = (*h1_h2(token), win >= 1, stride >= 1, P >= 0, in_lanes(store, LANE))
+        return run, store, row, token, given
+
+    def exact(name: str, width: int) -> Callable[[], Claim]:
+        def claim() -> Claim:
+            run, store, row, token, given = parts(name, width)
+            keeps = scatter_keeps(
+                Position(token.position), Position(token.final), run.arguments["win"]
+            )
+            return Claim(
+                given=given,
+                then=z3.And(
+                    store.when == z3.And(run.arguments["n_rows"] > P, keeps),
+                    store.offset == row * width + LANE,
+                    z3.Implies(store.when, store.value == run.memory["kv_ptr"](P * width + LANE)),
+                ),
+            )  # fmt: skip
+
+        return claim
+
+    def lockstep() -> Claim:
+        """Both launches name one row: an offset is that row times the width, and the lane."""
+        (one, width), (other, narrow) = POOLS
+        _, store, row, _, given = parts(one, width)
+        _, twin, _, _, more = parts(other, narrow)
+        return Claim(
+            given=(*given, *more, store.when, twin.when, store.offset == row * width + LANE),
+            then=twin.offset == row * narrow + LANE,
+        )
+
+    return Theorem(
+        identifier="K24",
+        title="the scatter of the fp8 layout",
+        statement="Both launches, of packed bytes and of the bf16 rope part, store exactly the "
+        "tokens that scatter_keeps says, whole, at ring_row: the two pools stay in lockstep.",
+        scope=f"all slots, positions, strides, windows, numbers of tokens; rows of {HEAD_DIM} "
+        f"bytes and {ROPE_DIM} numbers; H1-H3",
+        obligations=(
+            *(proved(f"row, mask and value, width {width}", exact(name, width))
+              for name, width in POOLS),
+            proved("one row in both pools", lockstep),
+        ),
+        mutants=(),
+        source=f"_swa_scatter_kernel ({code.release})",
+    )  # fmt: skip

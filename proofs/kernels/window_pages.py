@@ -1,4 +1,4 @@
-"""K17: the kernel that gives back the sliding-window pages of full pages."""
+"""K17 and K25: kernels that go from full locations to those of the sliding window."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import z3
 
-from kvproof.kernels.memory_recipes import PAGE
+from kvproof.kernels.memory_recipes import PAGE, WORKERS
 from kvproof.kernels.symbolic import Access, Run, at
-from kvproof.proofs.kernels.base import LANE, MORE, Code, P, Q, in_lanes, only, proved, there
+from kvproof.proofs.kernels.base import LANE, MORE, PLACE, Code, P, Q, in_lanes, only, proved, there
 from kvproof.proofs.theorem import Claim, Fact, Term, Theorem
 
+IDS = "_build_swa_token_ids_kernel [window ids]"
 CLEAR = "get_and_clear_swa_pages_kernel [clear window pages]"
 CLEAR_CHECKED = "get_and_clear_swa_pages_kernel [clear window pages, checked]"
 
@@ -144,3 +145,59 @@ def clear_window_pages(code: Code) -> Theorem | None:
         mutants=(),
         source=f"get_and_clear_swa_pages_kernel ({code.release})",
     )  # fmt: skip
+
+
+def window_ids(code: Code) -> Theorem:
+    """K25: window locations of what a prefill chunk and its window cover."""
+    worker = z3.Int("program_y")
+
+    def parts() -> tuple[Run, Access, Term, Term, tuple[Fact, ...]]:
+        run = code.run(IDS)
+        store = only(run, "out_ptr")
+        first, length = run.memory["swa_first_pos_ptr"](P), run.memory["swa_gather_lens_ptr"](P)
+        starts, stride = run.memory["swa_offsets_ptr"], run.arguments["req_to_token_stride"]
+        given = (
+            P >= 0, worker >= 0, worker < WORKERS, run.grid[1] == WORKERS, first >= 0, length >= 0,
+            first + length <= stride, stride >= 1, run.memory["req_pool_indices_ptr"](P) >= 0,
+            starts(P) >= 0, starts(P + 1) == starts(P) + length,
+        )  # fmt: skip
+        return run, store, first, length, given
+
+    def exact() -> Claim:
+        run, store, first, length, given = parts()
+        starts = run.memory["swa_offsets_ptr"]
+        row = run.memory["req_pool_indices_ptr"](P) * run.arguments["req_to_token_stride"]
+        full = run.memory["req_to_token_ptr"](row + first + PLACE)
+        return Claim(
+            given=(*given, store.when, store.offset - starts(P) == PLACE),
+            then=z3.And(
+                PLACE >= 0, length > PLACE, store.offset < starts(P + 1),
+                first + PLACE < run.arguments["req_to_token_stride"],
+                store.value == run.memory["full_to_swa_ptr"](full),
+            ),
+        )  # fmt: skip
+
+    def filled() -> Claim:
+        run, store, _, length, given = parts()
+        starts = run.memory["swa_offsets_ptr"]
+        [rounds] = [each for each in run.unknowns if str(each).startswith("round")]
+        reached = [(worker, PLACE % WORKERS), (rounds, PLACE / WORKERS),
+                   (run.grid[1], z3.IntVal(WORKERS))]  # fmt: skip
+        return Claim(
+            given=(
+                *(z3.substitute(fact, *reached) for fact in given), PLACE >= 0, length > PLACE,
+            ),
+            then=z3.substitute(z3.And(store.when, store.offset == starts(P) + PLACE), *reached),
+        )  # fmt: skip
+
+    return Theorem(
+        identifier="K25",
+        title="window ids of a prefill",
+        statement="A request's segment holds exactly full_to_swa of its locations from its first "
+        "position on, in order and without a gap, read from its own row.",
+        scope=f"all first positions, lengths, rows, mappings; {WORKERS} programs a request; H5, "
+        "H14",
+        obligations=(proved("exact and inside", exact), proved("segment filled", filled)),
+        mutants=(),
+        source=f"_build_swa_token_ids_kernel ({code.release})",
+    )
