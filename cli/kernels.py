@@ -190,12 +190,15 @@ def _report(report: KernelReport) -> RenderableType:
 
 def _widths(report: KernelReport) -> list[RenderableType]:
     """For each kernel the largest safe size of each kind, and what lies beyond."""
-    safe = plain_table("kernel", *(f"safe {size}" for size in REFERENCE))
+    safe = plain_table("kernel", "largest safe sizes; others are not limited")
     whole = [one for one in report.widths if not one.access]
     for kernel in dict.fromkeys(one.kernel for one in whole):
-        sizes = {one.size: one.smallest for one in whole if one.kernel == kernel}
-        cells = ["any" if (least := sizes[size]) is None else f"{least - 1:,}" for size in sizes]
-        safe.add_row(Text(kernel), *cells)
+        limited = [
+            f"{one.smallest - 1:,} {one.size}"
+            for one in whole
+            if one.kernel == kernel and one.smallest is not None
+        ]
+        safe.add_row(Text(kernel), Text("; ".join(limited) or "not limited"))
     first = plain_table("kernel", "access", "breaks first at", "where it wraps", "configuration")
     for one in report.widths:
         if one.smallest is not None and one.smallest <= REFERENCE[one.size] and one.access:
@@ -206,6 +209,6 @@ def _widths(report: KernelReport) -> list[RenderableType]:
     ordinary = ", ".join(f"{limit:,} {name}" for name, limit in ORDINARY.items())
     reference = ", ".join(f"{limit:,} {name}" for name, limit in REFERENCE.items())
     return [
-        Text(""), Text(f"largest safe sizes; the other sizes being at most {ordinary}"), safe,
+        Text(""), Text(f"widths, while the other sizes are at most {ordinary}"), safe,
         Text(""), Text(f"what breaks within {reference}"), first,
     ]  # fmt: skip

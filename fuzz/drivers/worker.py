@@ -22,7 +22,7 @@ from kvproof.kernels.engines import shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.kernels.guarantees import Breach, watch
-from kvproof.model.facts import Breached, EngineError, encode_fact
+from kvproof.model.facts import Breached, EngineError, Fact, Started, encode_fact
 from kvproof.model.forward import RuleForward
 from kvproof.model.player import Forward, Player
 
@@ -48,28 +48,26 @@ def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
 
 def play(order: Play, wire: IO[bytes], build: Build) -> None:
     """Play one scenario on a fresh engine; each fact is out before the engine goes on."""
+    _broken.clear()
     try:
-        player = build(order)
-        _broken.clear()
-        for fact in player.play(order.scenario):
-            # What the launches behind this fact broke comes before it, so that a log still ends
-            # with its last fact.
-            for breach in _broken:
-                wire.write(
-                    encode_fact(
-                        Breached(
-                            assumption=breach.assumption, kernel=breach.kernel,
-                            message=breach.message,
-                        )
-                    )
-                )  # fmt: skip
-            _broken.clear()
-            wire.write(encode_fact(fact))
-            wire.flush()
+        for fact in build(order).play(order.scenario):
+            _tell(wire, fact)
     except Exception as error:  # whatever the engine raises is an observation, not our failure
         traceback.print_exc(file=sys.stderr)
-        wire.write(encode_fact(EngineError(cause="raised", message=describe(error))))
-        wire.flush()
+        _tell(wire, EngineError(cause="raised", message=describe(error)))
+
+
+def _tell(wire: IO[bytes], fact: Fact) -> None:
+    """Write a fact, before it what the launches behind it broke: a log begins and ends as ever."""
+    if not isinstance(fact, Started):
+        for breach in _broken:
+            broken = Breached(
+                assumption=breach.assumption, kernel=breach.kernel, message=breach.message
+            )
+            wire.write(encode_fact(broken))
+        _broken.clear()
+    wire.write(encode_fact(fact))
+    wire.flush()
 
 
 def describe(error: BaseException) -> str:

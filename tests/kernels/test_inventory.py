@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from kvproof.kernels.catalogue import FAMILIES, Family, Kernel
+from kvproof.cli.app import app
+from kvproof.kernels.catalogue import FAMILIES, Family, Kernel, family_of
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.store import EngineStore
 from kvproof.kernels.inventory import inventory, recorded
 
 SOURCE = '''
@@ -88,3 +93,47 @@ def test_every_family_and_catalogued_kernel_is_recorded() -> None:
     for family in FAMILIES:
         places = {place for kernel in family.kernels.values() for place in kernel.jit}
         assert places <= recorded()[family.name].keys()
+
+
+def test_the_command_lists_a_release_and_fails_on_one_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        engine = EngineStore().find("0.5.23")
+    except EngineError as error:
+        pytest.skip(str(error))
+    asked = ["kernels", "list", "--engine", "0.5.23", "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0
+    [listed] = json.loads(done.stdout)["engines"].values()
+    assert any(one["place"].endswith(":_swa_scatter_kernel") for one in listed)
+
+    # The same release with one kernel less and one more, beside the installed one.
+    store = "sglang/kernels/ops/kvcache/triton_store_cache.py"
+    text = (engine.root / store).read_text()
+    changed = inventory(
+        _mirror(engine.root, tmp_path, store, text.replace("def _triton_fused_store_indexer_kernel",
+                                                           "def _triton_fused_store_new_kernel")),
+        family_of(engine.root),
+    )  # fmt: skip
+    monkeypatch.setattr("kvproof.cli.kernels.inventory", lambda *_: changed)
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 1
+    [listed] = json.loads(done.stdout)["engines"].values()
+    assert {one["place"].partition(":")[2]: one["change"] for one in listed if one["change"]} == {
+        "_triton_fused_store_indexer_kernel": "gone", "_triton_fused_store_new_kernel": "new",
+    }  # fmt: skip
+
+
+def _mirror(root: Path, folder: Path, file: str, text: str) -> Path:
+    """The catalogued modules of an engine, with one file changed."""
+    modules = {
+        place.partition(":")[0] for kernel in family_of(root).kernels.values()
+        for place in kernel.jit
+    }  # fmt: skip
+    for module in modules:
+        path = Path(*module.split(".")).with_suffix(".py")
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text((root / path).read_text())
+    (folder / file).write_text(text)
+    return folder
