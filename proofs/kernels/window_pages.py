@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import z3
 
@@ -153,11 +154,17 @@ def window_ids(code: Code) -> Theorem:
 
     def parts() -> tuple[Run, Access, Term, Term, tuple[Fact, ...]]:
         run = code.run(IDS)
-        store = only(run, "out_ptr")
+        shared = [(run.grid[1], z3.IntVal(WORKERS))]
+        stored = only(run, "out_ptr")
+        store = replace(
+            stored, when=z3.substitute(stored.when, *shared),
+            offset=z3.substitute(stored.offset, *shared),
+            value=z3.substitute(stored.value, *shared),
+        )  # fmt: skip
         first, length = run.memory["swa_first_pos_ptr"](P), run.memory["swa_gather_lens_ptr"](P)
         starts, stride = run.memory["swa_offsets_ptr"], run.arguments["req_to_token_stride"]
         given = (
-            P >= 0, worker >= 0, worker < WORKERS, run.grid[1] == WORKERS, first >= 0, length >= 0,
+            P >= 0, worker >= 0, worker < WORKERS, first >= 0, length >= 0,
             first + length <= stride, stride >= 1, run.memory["req_pool_indices_ptr"](P) >= 0,
             starts(P) >= 0, starts(P + 1) == starts(P) + length,
         )  # fmt: skip
@@ -181,8 +188,7 @@ def window_ids(code: Code) -> Theorem:
         run, store, _, length, given = parts()
         starts = run.memory["swa_offsets_ptr"]
         [rounds] = [each for each in run.unknowns if str(each).startswith("round")]
-        reached = [(worker, PLACE % WORKERS), (rounds, PLACE / WORKERS),
-                   (run.grid[1], z3.IntVal(WORKERS))]  # fmt: skip
+        reached = [(worker, PLACE % WORKERS), (rounds, PLACE / WORKERS)]
         return Claim(
             given=(
                 *(z3.substitute(fact, *reached) for fact in given), PLACE >= 0, length > PLACE,
