@@ -33,8 +33,20 @@ fuzz: engines ## Set up and run the main job: fuzz every supported release
 prove: setup ## Set up and prove the theorems about the specification
 	$(BIN)/kvproof prove $(ARGS)
 
+# The page of `kvproof explain` is tested in a real browser: one that is there; in a container of
+# Debian its package; else the one that playwright fetches. Without any, CI fails and others skip.
+BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome
+.PHONY: browser
+browser: setup ## Find or fetch the browser that tests need
+	@for name in $(BROWSERS); do if command -v $$name >/dev/null; then exit 0; fi; done; \
+	if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+	    chromium-headless-shell fonts-dejavu-core >/dev/null; then exit 0; fi; \
+	$(BIN)/playwright install chromium-headless-shell || \
+	  echo "no browser: install chromium, or the tests of the page are skipped" >&2
+
 .PHONY: test
-test: engines ## Set up and run the linter, the type checker and all tests
+test: engines browser ## Set up and run the linter, the type checker and all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -57,6 +69,9 @@ doctor: engines ## Say what works in each engine on this machine
 bench: engines ## Measure speeds on this machine
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/first_failure.py
+	$(BIN)/python benchmarks/check.py
+	$(BIN)/python benchmarks/record.py
+	$(BIN)/python benchmarks/minimise.py
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements

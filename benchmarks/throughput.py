@@ -126,13 +126,14 @@ def main() -> None:
     machine = {
         "python": platform.python_version(),
         "cores": os.cpu_count(),
-        "processor": _processor(),
+        "processor": processor(),
         "scenarios": len(drawn),
     }
     sys.stdout.write(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the machine calls its processor."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

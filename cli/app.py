@@ -16,7 +16,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvproof.cli import engine, fuzz, kernels, prove, replay
+from kvproof.cli import (
+    check,
+    corpus,
+    engine,
+    explain,
+    files,
+    fuzz,
+    kernels,
+    prove,
+    record,
+    replay,
+    runs,
+    triage,
+)
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.scenario import BadFileError
@@ -81,9 +94,19 @@ def _options(
     pass
 
 
+app.add_typer(corpus.commands)
 app.add_typer(engine.commands)
 app.add_typer(kernels.commands)
 app.command()(fuzz.fuzz)
 app.command()(replay.replay)
-app.command()(replay.check)
+app.command()(check.check)
+app.command()(explain.explain)
+app.command()(explain.export)
+app.command()(files.convert)
+app.command()(files.redact)
+app.command()(files.schema)
+app.command()(record.record)
+app.command()(triage.minimise)
+app.command()(triage.bisect)
 app.command()(prove.prove)
+app.command()(runs.runs)

@@ -25,6 +25,7 @@ from kvproof.fuzz.campaign import (
     TargetResult,
 )
 from kvproof.fuzz.expected import Comparison, Expected, compare, load_expected
+from kvproof.fuzz.manifest import manifest_of
 from kvproof.fuzz.profiles import PROFILES
 from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
 from kvproof.fuzz.story import STALE
@@ -32,6 +33,7 @@ from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
+from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import INVARIANTS
 
@@ -62,6 +64,7 @@ class _Watcher(Listener):
         self.progress = progress
         self.folder = folder
         self.scenarios: dict[tuple[str, str], Path] = {}
+        self.findings: dict[tuple[str, str], Finding] = {}
         self._task: TaskID | None = None
 
     def began(self, target: Target, sequences: int) -> None:
@@ -94,6 +97,22 @@ class _Watcher(Listener):
     def found(self, target: Target, finding: Finding, log: list[Fact]) -> None:
         path = self.folder.found(target, finding, log)
         self.scenarios[target.name, finding.violation.invariant] = path
+        self.findings[target.name, finding.name] = self.folder.redacted(finding, log)
+
+    def kept(self, result: TargetResult) -> TargetResult:
+        """The result with its findings as they are on disk."""
+        findings = tuple(self.findings[result.target, f.name] for f in result.findings)
+        kept = {finding.violation.invariant: finding.violation for finding in findings}
+        verdicts = tuple(
+            msgspec.structs.replace(verdict, violation=kept[verdict.invariant])
+            if verdict.violation is not None
+            else verdict
+            for verdict in result.verdicts
+        )
+        faults = result.faults
+        if self.folder.redactor is not None:
+            faults = tuple(map(self.folder.redactor.struct, faults))
+        return msgspec.structs.replace(result, findings=findings, verdicts=verdicts, faults=faults)
 
     def faulted(self, target: Target, fault: Fault, log: list[Fact]) -> None:
         self.folder.faulted(target, fault, log)
@@ -122,6 +141,9 @@ def fuzz(
             help="Allocate pages by the kernels' rule in Python, or by the release's kernels."
         ),
     ] = "twins",
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Hide the names of requests and texts in all files.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = DEFAULT_ROOT,
     stories: Annotated[
         bool, typer.Option("--stories", help="Tell the story of every violation.")
@@ -145,7 +167,16 @@ def fuzz(
             f"the table of expected results has no target {baseline!r}",
             fix=f"choose one of {', '.join(sorted({entry.target for entry in table}))}",
         )
-    folder = RunFolder.create(out)
+    folder = RunFolder.create(out, redactor=Redactor(secrets.token_bytes()) if redact else None)
+    manifest = manifest_of(
+        targets,
+        profile=PROFILES[profile],
+        seed=number,
+        time_limit=time,
+        redacted=redact,
+        store=EngineStore(),
+    )
+    folder.begun(manifest)
     results: list[TargetResult] = []
     with Progress(
         TextColumn("{task.description}"),
@@ -159,17 +190,17 @@ def fuzz(
             with target.process(
                 rocm_gate=rocm_gate == "on", allocator_twins=allocator == "twins"
             ) as process:
-                results.append(
-                    Campaign(
-                        target=target,
-                        process=process,
-                        profile=PROFILES[profile],
-                        seed=number,
-                        time_limit=time,
-                        listener=watcher,
-                    ).run()
-                )
+                result = Campaign(
+                    target=target,
+                    process=process,
+                    profile=PROFILES[profile],
+                    seed=number,
+                    time_limit=time,
+                    listener=watcher,
+                ).run()
+            results.append(watcher.kept(result))
             watcher.ended(results[-1])
+            folder.index(manifest, tuple(results))
             folder.result(_report(results, table, baseline, number, profile, folder))
     report = _report(results, table, baseline, number, profile, folder)
     show(_print(report, watcher.scenarios, stories=stories), report, as_json=as_json)

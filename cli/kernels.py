@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.capture import TARGETS, Captured, KernelProcess, Order
 from kvproof.kernels.catalogue import family_of
+from kvproof.kernels.compare import Compared, compare
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.kernels.inventory import inventory
@@ -21,7 +25,9 @@ from kvproof.proofs.kernels.report import KernelReport, examine
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover
 
 commands = typer.Typer(
-    name="kernels", no_args_is_help=True, help="Prove and compile the releases' real kernels."
+    name="kernels",
+    no_args_is_help=True,
+    help="Prove, compare and compile the releases' real kernels.",
 )
 
 EngineOption: TypeAlias = Annotated[
@@ -135,6 +141,72 @@ def compile_(
     show(Group(table, note), {"targets": targets, "engines": found}, as_json=as_json)
     if any(one.error for captured in found.values() for each in captured for one in each.compiled):
         raise typer.Exit(ExitCode.VIOLATION)
+
+
+@commands.command("compare")
+def compare_(
+    *,
+    engine: EngineOption = None,
+    backend: Annotated[
+        KernelBackend,
+        typer.Option(help="Where the kernels run: Triton's interpreter, or a GPU."),
+    ] = "interpreter",
+    launches: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Random launches of each kernel.")
+    ] = 20,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="TEXT", help="Kernels with TEXT in their name; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the launches.")] = 0,
+    time: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Stop a kernel's launches after that."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Append each result as a line of JSON at once."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Launch the real kernels at random and compare with the specification, or with float64.
+
+    Exits with 1 if a kernel differs or fails, with 2 if nothing could be compared.
+    """
+    found: list[Compared] = []
+    with progress("comparing", lines=False) as tell:
+        for each in _engines(engine):
+            results = compare(
+                each, backend=backend, launches=launches, seed=seed, time_limit=time, tell=tell,
+                wanted=lambda one: not only or any(text in one.name for text in only),
+            )  # fmt: skip
+            for result in results:
+                found.append(result)
+                if out is not None:
+                    with out.open("ab") as lines:
+                        lines.write(msgspec.json.encode(result) + b"\n")
+    if not found:
+        raise EngineError(f"no kernel has {' or '.join(only or ())} in its name", fix="drop --only")
+    table = plain_table("engine", "kernel", "backend", "launches", "cells", "worst", "s", "verdict")
+    for one in found:
+        verdict = Text(
+            one.verdict + (f": {one.reason}" if one.reason else ""), _STYLES[one.verdict]
+        )
+        table.add_row(
+            one.release, Text(one.name), one.backend, f"{one.launches:,}", f"{one.cells:,}",
+            f"{one.worst:.2f}", f"{one.seconds:.1f}", verdict,
+        )  # fmt: skip
+    note = Text("worst: largest error in units of its tolerance; 0 where all bits must be the same")
+    bad = any(one.verdict in ("violated", "failed") for one in found)
+    compared = any(one.verdict == "holds" for one in found)
+    show(Group(table, note), {"ok": compared and not bad, "results": found}, as_json=as_json)
+    if bad:
+        raise typer.Exit(ExitCode.VIOLATION)
+    if not compared:
+        raise typer.Exit(ExitCode.SETUP)
+
+
+_STYLES = {"holds": "green", "violated": "red", "failed": "red", "skipped": "yellow"}
 
 
 def _engines(names: Sequence[str] | None) -> Sequence[Engine]:

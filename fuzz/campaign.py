@@ -24,13 +24,14 @@ import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
+from kvproof.fuzz.confirm import play_twice
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import scenario_size, simplify
 from kvproof.fuzz.strategies import Sizes, scenarios
 from kvproof.fuzz.targets import Target
-from kvproof.model.facts import EngineError, Fact, encode_fact
+from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
 from kvproof.model.verdict import INVARIANTS, SEVERITY, Cause, Invariant, Verdict, Violation
@@ -38,7 +39,8 @@ from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
 
 Break: TypeAlias = tuple[Invariant, Cause]
 
-KERNELS: Backend = "interpreter"
+NO_KERNELS = ("none", "rules")
+"""Backends that launch nothing."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +131,11 @@ class Listener:
 
 @dataclass(slots=True)
 class Survey:
-    """Running totals of a survey."""
+    """Running totals of a survey.
+
+    Attributes:
+        kernels: where real kernels ran, as the logs name it; until one says so, what was asked for.
+    """
 
     sequences: int = 0
     kernel_sequences: int = 0
@@ -144,6 +150,7 @@ class Survey:
     faults: dict[str, Fault] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)
+    kernels: str = ""
     has_ring: bool = False
     has_cap: bool = False
 
@@ -157,7 +164,9 @@ class Survey:
         self.checked.update(monitor.checked)
         if monitor.started is not None:
             # What the log says, not what was asked for: without a ring there are no kernels to run.
-            self.kernel_sequences += monitor.started.backend == KERNELS
+            if monitor.started.backend not in NO_KERNELS:
+                self.kernel_sequences += 1
+                self.kernels = monitor.started.backend
             self.versions = monitor.started.versions
             self.classes = monitor.started.classes
             self.has_ring = self.has_ring or monitor.started.ring_stride is not None
@@ -227,7 +236,7 @@ class Campaign:
 
     def survey(self) -> Survey:
         """Play the profile's scenarios and count."""
-        survey = Survey()
+        survey = Survey(kernels=self.process.backend)
         began = time.monotonic()
         self.listener.began(self.target, self.profile.sequences)
 
@@ -258,7 +267,7 @@ class Campaign:
         more often ends where no single step makes it smaller.
         """
         limit = scenario_size(found)
-        if backend == KERNELS and broken in self._judge(found, "rules").violations:
+        if backend not in NO_KERNELS and broken in self._judge(found, "rules").violations:
             backend = "rules"  # the cause lies in the cache: the quicker backend shows it too
         smallest = found
 
@@ -283,10 +292,12 @@ class Campaign:
         self, broken: Break, scenario: Scenario
     ) -> tuple[Violation | None, list[Fact], bool]:
         """Play on the real kernels twice: the violation if it is there, the log, same bytes."""
-        log = self._play(scenario, KERNELS)
-        self.process.close()  # the second play must not depend on the first's process
-        again = self._play(scenario, KERNELS)
-        same = b"".join(map(encode_fact, log)) == b"".join(map(encode_fact, again))
+        log, same = play_twice(
+            self.process,
+            scenario,
+            timeout=self.profile.play_timeout,
+            backend=self.process.backend,
+        )
         return check(log).violations.get(broken), log, same
 
     def _finding(self, survey: Survey, broken: Break) -> Finding:
@@ -327,7 +338,7 @@ class Campaign:
         """By the scenario's own bytes, so that a scenario always gets the same one."""
         digest = hashlib.sha256(encode_scenario(scenario)).digest()
         share = int.from_bytes(digest[:8]) % self.profile.kernel_share
-        return KERNELS if share == 0 else "rules"
+        return self.process.backend if share == 0 else "rules"
 
     def _play(self, scenario: Scenario, backend: Backend) -> list[Fact]:
         return self.process.play(scenario, timeout=self.profile.play_timeout, backend=backend)
@@ -360,7 +371,9 @@ def _to_shrink(survey: Survey) -> list[Break]:
 
 
 def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]) -> Verdict:
-    backend = f"rules, {KERNELS} for {survey.kernel_sequences} of {survey.sequences} sequences"
+    backend = (
+        f"rules, {survey.kernels} for {survey.kernel_sequences} of {survey.sequences} sequences"
+    )
     scope = f"{survey.sequences} sequences, {survey.operations} operations"
     for finding in findings:
         if finding.violation.invariant == invariant:
@@ -369,7 +382,7 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
                     invariant=invariant,
                     status="violated",
                     scope=f"{len(finding.scenario.operations)} operations",
-                    backend=KERNELS,
+                    backend=survey.kernels,
                     violation=finding.violation,
                 )
             reason = (

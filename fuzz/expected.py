@@ -8,6 +8,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kvproof.fuzz.campaign import TargetResult
+from kvproof.model.files import read_file
+from kvproof.model.scenario import BadFileError
+from kvproof.model.toml import decode_toml
 from kvproof.model.verdict import INVARIANTS, Cause, Invariant
 
 TABLE = Path(__file__).with_name("expected.toml")
@@ -40,8 +43,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_expected(path: Path = TABLE) -> tuple[Expected, ...]:
-    """Entries of the table."""
-    return msgspec.toml.decode(path.read_bytes(), type=_Table).expected
+    """Entries of the table; raises BadFileError."""
+    data = read_file(path)
+    try:
+        return decode_expected(data)
+    except BadFileError as error:
+        raise BadFileError(f"{path}: {error}") from error
+
+
+def decode_expected(data: bytes) -> tuple[Expected, ...]:
+    """Entries from TOML; raises BadFileError."""
+    return decode_toml(data, _Table, part="table of expected results").expected
 
 
 def compare(

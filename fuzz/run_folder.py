@@ -8,11 +8,17 @@ from pathlib import Path
 
 import msgspec
 
-from kvproof.fuzz.campaign import Break, Fault, Finding
+from kvproof.fuzz.campaign import Break, Fault, Finding, TargetResult
+from kvproof.fuzz.index_page import FILE as INDEX_FILE
+from kvproof.fuzz.index_page import index_page
+from kvproof.fuzz.manifest import FILE as MANIFEST_FILE
+from kvproof.fuzz.manifest import Manifest
 from kvproof.fuzz.story import tell
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.facts import Fact, encode_fact
+from kvproof.model.monitor import check
+from kvproof.model.redact import HIDDEN, Redactor
 from kvproof.model.scenario import Scenario, encode_scenario
 
 DEFAULT_ROOT = Path(".kvproof/runs")
@@ -24,13 +30,18 @@ class RunFolder:
 
     For each target: ``<invariant>-<cause>.unshrunk.json`` as soon as it is seen; then, shrunk,
     ``.scenario.json``, ``.log.jsonl`` and ``.txt`` with the story. What the real kernels do not
-    repeat has no story, and stays unshrunk too. ``result.json`` at the end.
+    repeat has no story, and stays unshrunk too. ``run.json`` from the start, ``result.json`` and
+    ``README.md`` after each target.
+
+    Attributes:
+        redactor: what the names in all files are hidden with; None to keep them.
     """
 
     path: Path
+    redactor: Redactor | None = None
 
     @classmethod
-    def create(cls, root: Path) -> RunFolder:
+    def create(cls, root: Path, *, redactor: Redactor | None = None) -> RunFolder:
         """The next numbered folder, with ``latest`` pointing to it.
 
         Raises:
@@ -55,14 +66,16 @@ class RunFolder:
             raise EngineError(
                 f"{root} cannot be written: {error.strerror}", fix="give another folder with --out"
             ) from error
-        return cls(path)
+        return cls(path, redactor)
 
     def seen(self, target: Target, broken: Break, scenario: Scenario) -> None:
         """Keep a scenario that is not shrunk yet."""
-        self._unshrunk(target, "-".join(broken)).write_bytes(encode_scenario(scenario))
+        data = encode_scenario(self._scenario(scenario))
+        self._unshrunk(target, "-".join(broken)).write_bytes(data)
 
     def found(self, target: Target, finding: Finding, log: Sequence[Fact]) -> Path:
         """Keep a finding; the path of its scenario."""
+        finding, log = self.redacted(finding, log), self._log(log)
         base = self._folder(target) / finding.name
         scenario = base.with_name(finding.name + ".scenario.json")
         scenario.write_bytes(encode_scenario(finding.scenario))
@@ -79,10 +92,37 @@ class RunFolder:
         folder = self._folder(target)
         number = len(list(folder.glob("engine-error-*.scenario.json"))) + 1
         scenario = folder / f"engine-error-{number}.scenario.json"
-        scenario.write_bytes(encode_scenario(fault.scenario))
+        scenario.write_bytes(encode_scenario(self._scenario(fault.scenario)))
         log_file = folder / f"engine-error-{number}.log.jsonl"
-        log_file.write_bytes(b"".join(encode_fact(fact) for fact in log))
+        log_file.write_bytes(b"".join(encode_fact(fact) for fact in self._log(log)))
         return scenario
+
+    def redacted(self, finding: Finding, log: Sequence[Fact]) -> Finding:
+        """The finding as it is kept: judged again under other names, if names are hidden."""
+        broken = (finding.violation.invariant, finding.violation.cause)
+        if self.redactor is None:
+            return finding
+        violation = check(self._log(log)).violations.get(broken)
+        if violation is None:  # not confirmed: what was seen elsewhere has no log here
+            violation = msgspec.structs.replace(finding.violation, sentence=HIDDEN, evidence=None)
+        return msgspec.structs.replace(
+            finding, scenario=self._scenario(finding.scenario), violation=violation
+        )
+
+    def _scenario(self, scenario: Scenario) -> Scenario:
+        return self.redactor.scenario(scenario) if self.redactor else scenario
+
+    def _log(self, log: Sequence[Fact]) -> Sequence[Fact]:
+        return [*self.redactor.log(log)] if self.redactor else log
+
+    def begun(self, manifest: Manifest) -> None:
+        """Keep what the run depends on."""
+        data = msgspec.json.format(msgspec.json.encode(manifest))
+        (self.path / MANIFEST_FILE).write_bytes(data + b"\n")
+
+    def index(self, manifest: Manifest, results: tuple[TargetResult, ...]) -> None:
+        """Renew the page."""
+        (self.path / INDEX_FILE).write_text(index_page(self.path, manifest, results))
 
     def result(self, result: object) -> None:
         """Keep the run's result."""

@@ -8,12 +8,16 @@ steps here know what a scenario means and take such a step in one go.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from kvproof.model.scenario import (
+    Abort,
     Decode,
+    Evict,
+    Finish,
     Operation,
     Piece,
     Prefill,
@@ -22,43 +26,179 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
     prompt_len,
+    request_of,
     requests_of,
 )
+from kvproof.spec.pages import page_ceil, page_floor
 
-Breaks = Callable[[Scenario], bool]
+Breaks: TypeAlias = Callable[[Scenario], bool]
+
+LEAST_POOL = 64
+"""Tokens of the smallest pool that is worth asking for; a fresh one costs no more than this."""
+
+SMALL_SIZE = 8
+"""Windows and pages of so many tokens are made smaller one at a time."""
+
+Search: TypeAlias = Callable[[Breaks, Iterable[Scenario]], Scenario | None]
+"""Finds the first candidate, in the order given, that breaks; a parallel one finds the same."""
+
+
+def one_by_one(breaks: Breaks, candidates: Iterable[Scenario]) -> Scenario | None:
+    """The first candidate that breaks."""
+    return next(filter(breaks, candidates), None)
 
 
 def scenario_size(scenario: Scenario) -> tuple[int, int, int]:
     """What makes a scenario small: few operations, then few slots, then few tokens."""
-    tokens = sum(prompt_len(op.prompt) for op in scenario.operations if isinstance(op, Submit))
-    return len(scenario.operations), scenario.geometry.slots, tokens
+    return len(scenario.operations), scenario.geometry.slots, scenario_tokens(scenario)
 
 
-def simplify(scenario: Scenario, breaks: Breaks) -> Scenario:
+def scenario_tokens(scenario: Scenario) -> int:
+    """Tokens of all prompts."""
+    return sum(prompt_len(op.prompt) for op in scenario.operations if isinstance(op, Submit))
+
+
+def simplify(scenario: Scenario, breaks: Breaks, *, search: Search = one_by_one) -> Scenario:
     """Smallest scenario that steps of this module reach while ``breaks`` holds.
 
-    No operation of the result can be dropped alone.
+    No operation of the result can be dropped alone. It depends on ``search`` only in the time that
+    it takes.
     """
-    while (found := next(filter(breaks, _smaller(scenario)), None)) is not None:
+    while (found := search(breaks, _halved(scenario))) is not None:
         scenario = found
+    scenario = _thinned(scenario, breaks, search)
+    before = None
+    while scenario != before:
+        before = scenario
+        for smaller in (_fewer_operations, _simpler_rest):
+            while (found := search(breaks, smaller(scenario))) is not None:
+                scenario = found
     renamed = _renamed(scenario)
-    return renamed if breaks(renamed) else scenario
+    return renamed if renamed == scenario or breaks(renamed) else scenario
 
 
-def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios smaller by `scenario_size`, or with a simpler argument, the boldest first."""
+def _halved(scenario: Scenario) -> Iterator[Scenario]:
+    """A scenario of large sizes with all of them halved, so that what follows is played sooner."""
+    geometry = scenario.geometry
+    window, page_size = -(-geometry.window // 2), -(-geometry.page_size // 2)
+    if max(window, page_size) > SMALL_SIZE:
+        pool_tokens = page_ceil(geometry.pool_tokens // 2, page_size)
+        yield replace(
+            scenario,
+            geometry=replace(geometry, window=window, page_size=page_size, pool_tokens=pool_tokens),
+            operations=tuple(map(_halved_operation, scenario.operations)),
+        )
+
+
+def _halved_operation(operation: Operation) -> Operation:
+    match operation:
+        case Submit(prompt=prompt):
+            return replace(operation, prompt=tuple(Piece(p.text, -(-p.until // 2)) for p in prompt))
+        case Prefill(tokens=int(tokens)) | Evict(tokens=tokens):
+            return replace(operation, tokens=-(-tokens // 2))
+    return operation
+
+
+def _thinned(scenario: Scenario, breaks: Breaks, search: Search) -> Scenario:
+    """Without whole requests, then without runs of operations: half of them, a quarter, ... two.
+
+    That is delta debugging; single operations are `_fewer_operations`'s.
+    """
+    for fewer in (_without_requests, _without_run):
+        size = len(scenario.operations) // 2
+        while size > 1:
+            found = search(breaks, fewer(scenario, size))
+            if found is None:
+                size //= 2
+            else:
+                scenario = found
+                size = min(size, len(scenario.operations) // 2)
+    return scenario
+
+
+def _without_requests(scenario: Scenario, size: int) -> Iterator[Scenario]:
+    """Each run of ``size`` requests left out with all that names them, the latest first."""
+    names = requests_of(scenario.operations)
+    for start in reversed(range(0, len(names), size)):
+        gone = {*names[start : start + size]}
+        yield replace(
+            scenario,
+            operations=tuple(
+                operation for operation in scenario.operations if request_of(operation) not in gone
+            ),
+        )
+
+
+def _without_run(scenario: Scenario, size: int) -> Iterator[Scenario]:
+    """Each run of ``size`` operations left out, the latest first."""
+    operations = scenario.operations
+    for start in reversed(range(0, len(operations), size)):
+        yield replace(scenario, operations=operations[:start] + operations[start + size :])
+
+
+def _fewer_operations(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios with fewer operations, the boldest first."""
     yield from _merged(scenario)
     yield from _prompted(scenario)
+    yield from _without_run(scenario, 1)
+    yield from _unfinished(scenario)
+
+
+def _simpler_rest(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios with as many operations, and one thing about them smaller or simpler.
+
+    Every step makes a number smaller and none larger that comes before it here: so there is an end.
+    """
+    geometry = scenario.geometry
+    for slots in _lower(geometry.slots):
+        yield replace(scenario, geometry=replace(geometry, slots=slots))
     operations = scenario.operations
-    for index in reversed(range(len(operations))):
-        yield replace(scenario, operations=operations[:index] + operations[index + 1 :])
-    for slots in range(1, scenario.geometry.slots):
-        yield replace(scenario, geometry=replace(scenario.geometry, slots=slots))
     for index, operation in enumerate(operations):
         for simpler in _simpler(operation):
             yield replace(
                 scenario, operations=(*operations[:index], simpler, *operations[index + 1 :])
             )
+    yield from _fewer_texts(scenario)
+    for window in _lower(geometry.window):
+        yield replace(scenario, geometry=replace(geometry, window=window))
+    for page_size in _lower(geometry.page_size):
+        pool_tokens = page_floor(geometry.pool_tokens, page_size)
+        sizes = replace(geometry, page_size=page_size, pool_tokens=pool_tokens)
+        yield replace(scenario, geometry=sizes)
+    for draft_tokens in _lower(geometry.draft_tokens):
+        yield replace(scenario, geometry=replace(geometry, draft_tokens=draft_tokens))
+    if (fitted := fit_pool(scenario)) != scenario:
+        yield fitted
+
+
+def _lower(value: int, least: int = 1) -> Iterator[int]:
+    """Numbers below ``value``: the least, then down by half of what is above it, a quarter, ..."""
+    if value > least:
+        yield least
+    step = (value - least) // 2
+    while step > 0:
+        yield value - step
+        step //= 2
+
+
+def fit_pool(scenario: Scenario) -> Scenario:
+    """With a pool no larger than the scenario can ever fill twice.
+
+    No smaller than that: a release that reuses less than another needs more pages, and would find
+    no room for what the other shows.
+    """
+    geometry, size = scenario.geometry, scenario.geometry.page_size
+    step = geometry.draft_tokens + 1
+    grown = step * sum(isinstance(op, Decode | Verify) for op in scenario.operations)
+    needed = sum(
+        page_ceil(prompt_len(op.prompt) + grown + step, size)
+        for op in scenario.operations
+        if isinstance(op, Submit)
+    )
+    roomy = page_ceil(max(LEAST_POOL, 2 * needed), size)
+    if roomy >= geometry.pool_tokens:
+        return scenario
+    return replace(scenario, geometry=replace(geometry, pool_tokens=roomy))
 
 
 def _merged(scenario: Scenario) -> Iterator[Scenario]:
@@ -75,7 +215,7 @@ def _merged(scenario: Scenario) -> Iterator[Scenario]:
                     operations=tuple(
                         _take_over(operation, gone, heir, longer)
                         for operation in scenario.operations
-                        if getattr(operation, "request", None) != gone
+                        if request_of(operation) != gone
                     ),
                 )
                 yield fewer
@@ -85,24 +225,49 @@ def _merged(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _prompted(scenario: Scenario) -> Iterator[Scenario]:
-    """One step fewer: what a request decoded stands at the end of its prompt instead."""
+    """Fewer steps: what a request decoded stands at the end of its prompt instead.
+
+    All steps behind the request's submission in one go, then half of them, ...; then each alone.
+    """
     operations = scenario.operations
-    for index, step in enumerate(operations):
-        if not isinstance(step, Decode | Verify):
+    for before, operation in enumerate(operations):
+        if not isinstance(operation, Submit) or not operation.prompt:
             continue
-        for before, operation in enumerate(operations[:index]):
-            if isinstance(operation, Submit) and operation.prompt:
-                last = operation.prompt[-1]
-                longer = (*operation.prompt[:-1], Piece(last.text, last.until + 1))
-                yield replace(
-                    scenario,
-                    operations=(
-                        *operations[:before],
-                        replace(operation, prompt=longer),
-                        *operations[before + 1 : index],
-                        *operations[index + 1 :],
-                    ),
-                )
+        steps = [
+            index
+            for index, step in enumerate(operations)
+            if index > before and isinstance(step, Decode | Verify)
+        ]
+        count = len(steps)
+        while count > 1:
+            yield _with_longer_prompt(scenario, before, steps[:count])
+            count //= 2
+        for step in steps:
+            yield _with_longer_prompt(scenario, before, [step])
+
+
+def _with_longer_prompt(scenario: Scenario, submit: int, steps: Sequence[int]) -> Scenario:
+    operation, gone = scenario.operations[submit], {*steps}
+    assert isinstance(operation, Submit)
+    last = operation.prompt[-1]
+    longer = (*operation.prompt[:-1], Piece(last.text, last.until + len(steps)))
+    return replace(
+        scenario,
+        operations=tuple(
+            replace(operation, prompt=longer) if index == submit else each
+            for index, each in enumerate(scenario.operations)
+            if index not in gone
+        ),
+    )
+
+
+def _unfinished(scenario: Scenario) -> Iterator[Scenario]:
+    """One step fewer: a request stays in its slot, and the others have one more."""
+    more = replace(scenario.geometry, slots=scenario.geometry.slots + 1)
+    for index, operation in enumerate(scenario.operations):
+        if isinstance(operation, Finish | Abort):
+            kept = (*scenario.operations[:index], *scenario.operations[index + 1 :])
+            yield replace(scenario, geometry=more, operations=kept)
 
 
 def _take_over(operation: Operation, gone: str, heir: str, longer: int) -> Operation:
@@ -123,12 +288,22 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
                 yield replace(operation, prompt=shorter)
         case Prefill(tokens=tokens) if tokens is not None:
             yield replace(operation, tokens=None)
+            for fewer in _lower(tokens):
+                yield replace(operation, tokens=fewer)
         case Decode(pad=pad) if pad:
             yield replace(operation, pad=0)
+            for fewer in _lower(pad):
+                yield replace(operation, pad=fewer)
+        case Evict(tokens=tokens):
+            for fewer in _lower(tokens):
+                yield replace(operation, tokens=fewer)
+        case Verify(accepted=accepted):
+            for fewer in _lower(accepted):
+                yield replace(operation, accepted=fewer)
 
 
 def _shorter(prompt: Prompt) -> Iterator[Prompt]:
-    """Prompts with one piece shortened, by half or by a token, and the later ones moved up.
+    """Prompts with one piece shortened, by half, a quarter, ..., and the later ones moved up.
 
     A piece without tokens of its own, or that the next one goes on from, is dropped.
     """
@@ -138,34 +313,77 @@ def _shorter(prompt: Prompt) -> Iterator[Prompt]:
         rest = prompt[index + 1 :]
         if (length <= 0 and len(prompt) > 1) or (rest and rest[0].text == piece.text):
             yield (*prompt[:index], *rest)
-        for less in dict.fromkeys((length // 2, 1)):
+        for less in [*(length - shorter for shorter in _lower(length)), 1]:
             if 0 < less < length or (less == length and len(prompt) > 1):
                 moved = tuple(Piece(p.text, max(0, p.until - less)) for p in prompt[index:])
                 kept = moved if less < length else moved[1:]
                 yield (*prompt[:index], *kept)
 
 
+def _fewer_texts(scenario: Scenario) -> Iterator[Scenario]:
+    """One text fewer: another goes on in its place, an earlier one if possible."""
+    texts = _texts_of(scenario)
+    for gone in reversed(texts):
+        for heir in texts:
+            if heir != gone:
+                yield replace(
+                    scenario,
+                    operations=tuple(
+                        replace(operation, prompt=_retold(operation.prompt, gone, heir))
+                        if isinstance(operation, Submit)
+                        else operation
+                        for operation in scenario.operations
+                    ),
+                )
+
+
+def _retold(prompt: Prompt, gone: str, heir: str) -> Prompt:
+    retold: list[Piece] = []
+    for piece in prompt:
+        text = heir if piece.text == gone else piece.text
+        if retold and retold[-1].text == text:
+            retold.pop()
+        retold.append(Piece(text, piece.until))
+    return tuple(retold)
+
+
+def _texts_of(scenario: Scenario) -> list[str]:
+    """Texts in order of first appearance."""
+    return list(
+        dict.fromkeys(
+            piece.text
+            for operation in scenario.operations
+            if isinstance(operation, Submit)
+            for piece in operation.prompt
+        )
+    )
+
+
 def _renamed(scenario: Scenario) -> Scenario:
-    """The same scenario with its requests, and the texts named after them, called A, B, C, ..."""
+    """The same scenario with its requests called A, B, C, ..., and texts after who ends in them."""
     names = requests_of(scenario.operations)
-    texts = [
-        piece.text
-        for operation in scenario.operations
-        if isinstance(operation, Submit)
-        for piece in operation.prompt
-    ]
-    known = dict.fromkeys([*names, *texts])
-    if len(known) > len(string.ascii_uppercase):
+    texts = _texts_of(scenario)
+    letters = iter(string.ascii_uppercase)
+    if len(names) + len(texts) > len(string.ascii_uppercase):
         return scenario
-    new = dict(zip(known, string.ascii_uppercase, strict=False))
+    new = dict(zip(names, letters, strict=False))
+    told: dict[str, str] = {}
+    for operation in scenario.operations:
+        if isinstance(operation, Submit) and operation.prompt:
+            own = new[operation.request]
+            if own not in told.values():
+                told.setdefault(operation.prompt[-1].text, own)
+    for text in texts:
+        if text not in told:
+            told[text] = next(letters)
 
     def rename(operation: Operation) -> Operation:
         if isinstance(operation, Submit):
             return Submit(
                 request=new[operation.request],
-                prompt=tuple(Piece(new[p.text], p.until) for p in operation.prompt),
+                prompt=tuple(Piece(told[p.text], p.until) for p in operation.prompt),
             )
-        name = getattr(operation, "request", None)
+        name = request_of(operation)
         return operation if name is None else replace(operation, request=new.get(name, name))
 
     return replace(scenario, operations=tuple(map(rename, scenario.operations)))

@@ -6,19 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from kvproof.model.facts import Admitted, Advanced, Fact, Read, Skipped, Started, Step, Wrote
-from kvproof.model.scenario import (
-    Abort,
-    Decode,
-    Evict,
-    Finish,
-    Flush,
-    Operation,
-    Prefill,
-    Prompt,
-    Retract,
-    Submit,
-    Verify,
-)
+from kvproof.model.forward import spelled_out
+from kvproof.model.text import spell_operation
 from kvproof.model.verdict import INVARIANTS, StaleRead, Violation
 
 STALE = "<- STALE"
@@ -29,39 +18,8 @@ LUCKY = "<- not its own; the same token by luck"
 
 WIDTH = 100
 
-
-def spell_prompt(prompt: Prompt) -> str:
-    """A prompt as ranges of its texts, e.g. ``A[0:16] C[16:18]``."""
-    start, words = 0, []
-    for piece in prompt:
-        end = max(start, piece.until)
-        if end > start or piece is prompt[-1]:  # the answer goes on from the last one
-            words.append(f"{piece.text}[{start}:{end}]")
-        start = end
-    return " ".join(words)
-
-
-def spell_operation(operation: Operation) -> str:
-    """An operation as one line."""
-    match operation:
-        case Submit(request=request, prompt=prompt):
-            return f"submit {request}: {spell_prompt(prompt)}"
-        case Prefill(request=request, tokens=tokens):
-            return f"prefill {request}" + (f", {tokens} tokens" if tokens is not None else "")
-        case Decode(pad=pad):
-            return "decode" + (f", {pad} padded rows" if pad else "")
-        case Verify(accepted=accepted):
-            return f"verify, {accepted} accepted"
-        case Finish(request=request):
-            return f"finish {request}"
-        case Abort(request=request):
-            return f"abort {request}"
-        case Retract(request=request):
-            return f"retract {request}"
-        case Evict(tokens=tokens):
-            return f"evict {tokens} tokens"
-        case Flush():
-            return "flush"
+LONG_RING = 32
+"""Rows of the longest ring that is drawn whole."""
 
 
 def _span(positions: Sequence[int]) -> str:
@@ -69,7 +27,7 @@ def _span(positions: Sequence[int]) -> str:
     return f"position {first}" if first == last else f"positions {first} to {last}"
 
 
-def _happened(facts: Sequence[Fact]) -> list[str]:
+def happened(facts: Sequence[Fact]) -> list[str]:
     """What the target did in a step, in few words."""
     words = []
     written: list[int] = []
@@ -102,17 +60,37 @@ def _operations(log: Iterable[Fact], breaks_at: int) -> list[str]:
     spelled = [spell_operation(step.operation) for step, _ in steps]
     width = max(map(len, spelled), default=0)
     lines = []
+    expected = 0
     for (step, facts), text in zip(steps, spelled, strict=True):
+        left_out = step.index - expected
+        if left_out > 0:
+            lines.append(f"  ...  {left_out} step{'s' * (left_out != 1)} left out")
+        expected = step.index + 1
         mark = "   <- breaks here" if step.index == breaks_at else ""
-        happened = "; ".join(_happened(facts))
-        lines.append(f"  {step.index + 1:>3}  {text:<{width}}  {happened}{mark}".rstrip())
+        words = "; ".join(happened(facts))
+        lines.append(f"  {step.index + 1:>3}  {text:<{width}}  {words}{mark}".rstrip())
     return lines
 
 
 def draw_ring(evidence: StaleRead) -> list[str]:
-    """The slot's ring as the stale read found it, a line a row."""
+    """The slot's ring as the stale read found it, a line a row; of a long one, what tells."""
     lines = ["   row  stands for  holds"]
-    for cell in evidence.ring:
+    ring = evidence.ring
+    left_out = 0
+    for number, cell in enumerate(ring):
+        # Of a long ring: the ends of each stretch that one request wrote, and the stale row.
+        around = ring[max(number - 1, 0) : number + 2]
+        if (
+            len(ring) > LONG_RING
+            and 0 < number < len(ring) - 1
+            and cell.row != evidence.row
+            and len({(c.cause, c.writer.occupancy if c.writer else None) for c in around}) == 1
+        ):
+            left_out += 1
+            continue
+        if left_out:
+            lines.append(f"   ...  {left_out} rows like those before and after")
+            left_out = 0
         stands = "-" if cell.stands_for is None else str(cell.stands_for)
         writer = cell.writer
         holds = (
@@ -175,6 +153,7 @@ def tell(violation: Violation, log: Sequence[Fact]) -> str:
     started = log[0]
     assert isinstance(started, Started)
     geometry = started.geometry
+    log = [*spelled_out(log)]
     stride = started.ring_stride if started.ring_stride is not None else "none"
     lines = [
         f"{violation.invariant} is broken on {started.target} (backend {started.backend})",

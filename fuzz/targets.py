@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Options
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
@@ -35,7 +36,13 @@ class Target:
         """Name in reports and in the table of expected results."""
         return f"{self.engine.name}:{self.construction}"
 
-    def process(self, *, rocm_gate: bool = True, allocator_twins: bool = True) -> EngineProcess:
+    def process(
+        self,
+        *,
+        rocm_gate: bool = True,
+        allocator_twins: bool = True,
+        kernels: KernelBackend = "interpreter",
+    ) -> EngineProcess:
         """The target's process, not yet started."""
         return EngineProcess.of_engine(
             self.engine,
@@ -43,6 +50,7 @@ class Target:
                 construction=self.construction,
                 rocm_gate=rocm_gate,
                 allocator_twins=allocator_twins,
+                kernels=kernels,
             ),
         )
 

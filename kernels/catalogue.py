@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.spec.window import Order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,21 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Native:
+    """A C++ kernel that the release ships as source and compiles at run time.
+
+    Attributes:
+        sources: below the release's ``csrc/deepseek_v4/``.
+        launch: the engine's function or class that launches it.
+        left_out: why it is listed and not compared; empty if it is compared.
+    """
+
+    sources: tuple[str, ...]
+    launch: str
+    left_out: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """Releases that keep the same things in the same places.
 
@@ -42,12 +58,20 @@ class Family:
         marker: file below the engine's root that this layout has and older ones have not.
         parts: scheduler, pool and tree classes by role.
         kernels: Triton kernels by what they do.
+        verify_order: whether a verify step writes its draft's rows before or after it reads.
+        methods: what the recorder listens to, by what happens there: ``module:Class.method``.
+        fields: attribute path of what the recorder reads of a request.
+        native: C++ kernels that read or write rows of a ring, or compressed rows.
     """
 
     name: str
     marker: str
     parts: Mapping[str, str]
     kernels: Mapping[str, Kernel]
+    verify_order: Order
+    methods: Mapping[str, tuple[str, ...]]
+    fields: Mapping[str, str]
+    native: Mapping[str, Native]
 
     def part(self, role: str) -> Any:
         """The object of that role; imports it from the engine of this process."""
@@ -189,12 +213,80 @@ def _memory_kernels(
     }
 
 
+def _methods(
+    *, trees: tuple[str, ...], release: str, freed: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    batch = "sglang.srt.managers.schedule_batch:ScheduleBatch"
+    pool = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
+    return {
+        "prefill": (f"{batch}.prepare_for_extend",),
+        "decode": (f"{batch}.prepare_for_decode",),
+        "release": tuple(f"{tree}.{release}" for tree in trees),
+        "slot freed": (f"{pool}.free",),
+        "evict": tuple(f"{tree}.evict" for tree in trees),
+        "flush": tuple(f"{tree}.reset" for tree in trees),
+        "allocate": (
+            f"{_PAGED}.alloc",
+            f"{_PAGED}.alloc_extend",
+            f"{_PAGED}.alloc_decode",
+            f"{_TOKENS}.alloc",
+        ),
+        **freed,
+        "translate": (
+            "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
+            ".translate_loc_from_full_to_swa",
+        ),
+    }
+
+
+def _native(*, compress: str, store: str, norm: str) -> dict[str, Native]:
+    return {
+        "compress plan": Native(
+            sources=("c_plan.cuh",), launch=f"{compress}:CompressorPrefillPlan"
+        ),
+        "compressor": Native(
+            sources=("c4_v2.cuh", "c128_v2.cuh"), launch=f"{compress}:compress_forward"
+        ),
+        "compressed store": Native(
+            sources=("fused_norm_rope_v2.cuh",), launch=f"{compress}:compress_norm_rope_store"
+        ),
+        "paged store": Native(sources=("store.cuh",), launch=f"{store}:fused_store_cache"),
+        "window store": Native(
+            sources=("main_norm_rope.cuh",), launch=f"{norm}:fused_k_norm_rope_flashmla"
+        ),
+        "online compressor": Native(
+            sources=("c128_online_v2.cuh", "online_c128_mtp.cuh"),
+            launch=f"{compress}:compress_forward",
+            left_out="it keeps running sums, no rows: the specification has no rule for them",
+        ),
+    }
+
+
+_PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
+_TOKENS = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
+_JIT = "sglang.jit_kernel.dsv4"
+_OPS = "sglang.kernels.ops.attention.dsv4"
+_EARLIER_NATIVE = _native(
+    compress=f"{_JIT}.compress", store=f"{_JIT}.attn", norm=f"{_JIT}.elementwise"
+)
 _SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
 _OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
 _PREFILL_UTILS = "sglang.srt.layers.attention.dsv4.sparse_prefill_utils"
 _PREFILL_KERNELS = "sglang.kernels.ops.attention.dsv4.sparse_prefill_kernels"
 _SWA_TREE = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+
+# Until the request's KV state moved into ``Req.kv``.
+_REQ_FIELDS = {
+    "slot": "req_pool_idx",
+    "matched": "prefix_indices",
+    "extend end": "extend_range.end",
+}
+_TREE_METHODS = _methods(
+    trees=(_SWA_TREE, _UNIFIED_TREE),
+    release="cache_finished_req",
+    freed={"free": (f"{_PAGED}.free", f"{_TOKENS}.free")},
+)
 
 FAMILIES = (
     Family(
@@ -222,7 +314,8 @@ FAMILIES = (
             window_ids=(_PREFILL_KERNELS, _PREFILL_KERNELS),
         )
         | {
-            "two-pool scatter": Kernel(
+            # The same kernel, launched for each pool of the fp8 layout.
+            "scatter into two pools": Kernel(
                 launch="sglang.kernels.ops.kvcache.dsv4_unified_kv_store:store_swa_into_unified",
                 jit=("sglang.kernels.ops.kvcache.dsv4_unified_kv_store:_swa_scatter_kernel",),
                 rule="ring_row, scatter_keeps, the same for both pools",
@@ -241,6 +334,34 @@ FAMILIES = (
                 launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
                 jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
                 rule="decode_reads of a window as much wider as there are drafts, ring_row",
+            ),
+        },
+        verify_order="write, then read",
+        methods=_methods(
+            trees=(_UNIFIED_TREE,),
+            # The first thing that release_kv_cache asks of the tree.
+            release="claim_kv_row",
+            freed={
+                "free": (f"{_TOKENS}.free",),
+                "free pages": (f"{_PAGED}._release_page_ids",),
+            },
+        ),
+        fields={"slot": "kv.req_pool_idx", "matched": "prefix_len", "extend end": "extend_end"},
+        native=_native(compress=f"{_OPS}.compress", store=f"{_OPS}.attn", norm=f"{_OPS}.norm_rope")
+        | {
+            "compressed store into two pools": Native(
+                sources=("fused_norm_rope_v2.cuh",),
+                launch=f"{_OPS}.compress:compress_norm_rope_store",
+            ),
+            "low-ratio compressors": Native(
+                sources=("c1.cuh", "c2.cuh"),
+                launch=f"{_OPS}.low_ratio_compress:c2_prefill_norm_rope_store",
+                left_out="of DeepSeek-V4.1: its pages are not those of unified_kv",
+            ),
+            "window store with queries": Native(
+                sources=("main_norm_rope.cuh",),
+                launch=f"{_OPS}.norm_rope:fused_k_norm_rope_flashmla",
+                left_out="needs AMD's compiler: this form of the kernel is built on ROCm only",
             ),
         },
     ),
@@ -262,6 +383,10 @@ FAMILIES = (
             paged_store="sglang.jit_kernel.triton_store_cache",
             window_ids=(_PREFILL_UTILS, _PREFILL_KERNELS),
         ),
+        verify_order="read, then write",
+        methods=_TREE_METHODS,
+        fields=_REQ_FIELDS,
+        native=_EARLIER_NATIVE,
     ),
     Family(
         name="0.5.15",
@@ -281,6 +406,10 @@ FAMILIES = (
             paged_store="sglang.jit_kernel.triton_store_cache",
             window_ids=(_PREFILL_UTILS, _PREFILL_UTILS),
         ),
+        verify_order="read, then write",
+        methods=_TREE_METHODS,
+        fields=_REQ_FIELDS,
+        native=_EARLIER_NATIVE,
     ),
 )
 """All layouts, newest first: the first whose marker exists is the engine's."""

@@ -9,7 +9,7 @@ index streams int32, and a sliding-window layer has no compressed pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,14 +20,6 @@ from kvproof.spec.window import Order
 
 _COMPRESSED_WIDTH = 64
 """Columns of a decode's compressed page table; the backend pads it to this many."""
-
-_VERIFY_LIKE_PREFILL = frozenset({"0.5.15", "0.5.16"})
-"""Families whose verify step takes the prefill path; from 0.5.18 on it takes decode's."""
-
-
-def verify_order(family: Family) -> Order:
-    """Whether a verify step of this family writes its draft's rows before or after it reads."""
-    return "read, then write" if family.name in _VERIFY_LIKE_PREFILL else "write, then read"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +48,10 @@ class Ring:
             pages=pool.unified_swa_pages,
         )
 
+    def on(self, device: str) -> Ring:
+        """The same ring with its rows on a device; itself if they are there."""
+        return replace(self, rows=self.rows.to(device))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RingKernels:
@@ -73,7 +69,7 @@ class RingKernels:
             store=family.launcher("scatter"),
             decode_streams=family.launcher("decode streams"),
             prefill_indices=family.launcher("prefill indices"),
-            verify_order=verify_order(family),
+            verify_order=family.verify_order,
         )
 
     def scatter(

@@ -111,7 +111,7 @@ def _two_pool_scatter(family: Family, dice: Random) -> None:
     sizes = _Sizes.random(dice)
     batch = _chunks(dice, sizes, longest=2 * sizes.stride if dice.random() < 0.2 else 5)
     count = len(batch.slots)
-    family.launcher("two-pool scatter")(
+    family.launcher("scatter into two pools")(
         kv=torch.randint(0, 256, (count, HEAD_DIM), dtype=torch.uint8),
         state_slot=batch.slots,
         positions=batch.positions,
@@ -195,7 +195,7 @@ Recipe = Callable[[Family, Random], None]
 RECIPES: dict[str, Recipe] = {
     "scatter": _scatter,
     "scatter by location": _scatter_by_location,
-    "two-pool scatter": _two_pool_scatter,
+    "scatter into two pools": _two_pool_scatter,
     "decode streams": _decode_streams,
     "prefill indices": lambda family, dice: _prefill_indices(family, dice, compressed=False),
     "prefill indices, compressed": lambda family, dice: _prefill_indices(

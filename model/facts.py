@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from kvproof.model.scenario import (
-    MAX_SIZE,
+    MAX_WIDTH,
     SCHEMA,
     BadFileError,
     Count,
@@ -26,6 +26,7 @@ from kvproof.model.scenario import (
     Schema,
     decode_json,
     refuse_newer_schema,
+    refuse_repeated_names,
 )
 from kvproof.spec.window import Order
 
@@ -33,7 +34,10 @@ Mode: TypeAlias = Literal["prefill", "decode", "verify"]
 
 Pool: TypeAlias = Literal["full", "swa"]
 
-Stride: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2 * MAX_SIZE)]
+Stride: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2 * MAX_WIDTH)]
+
+MAX_LINE = 2**26
+"""Bytes of the longest line of a log. A snapshot of a large tree has megabytes."""
 
 
 class _Fact(
@@ -43,7 +47,7 @@ class _Fact(
     pass
 
 
-class Started(_Fact, frozen=True, kw_only=True):
+class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
     """First record of a log: what was run.
 
     Attributes:
@@ -55,6 +59,7 @@ class Started(_Fact, frozen=True, kw_only=True):
         tombstones_gate: whether a match ends before a tombstone that lies in its last window, as
             where the tree owns the SWA pages. With a ring that no page backs, it need not.
         verify_order: whether a verify step writes its draft's rows before or after it reads.
+        swa_tokens: capacity of the SWA pool, where its locations are told.
         classes: the engine classes in play, by role.
         versions: of the engine and of what it runs on.
     """
@@ -66,6 +71,7 @@ class Started(_Fact, frozen=True, kw_only=True):
     reprefill_tail: int
     tombstones_gate: bool = True
     verify_order: Order = "write, then read"
+    swa_tokens: Count = 0
     classes: dict[str, str] = {}
     versions: dict[str, str] = {}
     schema: Schema = SCHEMA
@@ -194,6 +200,18 @@ class Translated(_Fact, frozen=True, kw_only=True):
     swa: tuple[Span, ...]
 
 
+class Gap(_Fact, frozen=True, kw_only=True):
+    """Facts are missing here: nothing that follows can be judged.
+
+    Attributes:
+        reason: what went wrong in the recorder.
+        dropped: facts that were lost, where they were counted.
+    """
+
+    reason: str
+    dropped: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class Advanced(_Fact, frozen=True, kw_only=True):
     """A request's computed length after a forward: tokens whose keys are committed."""
 
@@ -209,7 +227,9 @@ class Released(_Fact, frozen=True, kw_only=True):
     slot: int
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Node(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """One node of the radix tree as the real object shows it.
 
     Attributes:
@@ -229,7 +249,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tombstone: bool = False
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Holding(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What a request holds of the full pool.
 
     Attributes:
@@ -296,7 +318,7 @@ class Ended(_Fact, frozen=True, kw_only=True):
 
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Answered | Allocated | Freed
-    | Translated | Advanced | Released | Pools | Breached | EngineError | Ended
+    | Translated | Gap | Advanced | Released | Pools | Breached | EngineError | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)
@@ -316,18 +338,76 @@ def decode_fact(line: bytes) -> Fact:
     return fact
 
 
+class LogReader:
+    """Facts of a log, one at a time, from bytes in blocks of any size.
+
+    Blocks are decoded as they come, so a log can be followed while it is written. Where the bytes
+    are not the very ones that kvproof writes for the facts that they hold (a file that was edited,
+    or that another tool wrote), each line is looked at by itself: nothing in it may be ignored.
+
+    Attributes:
+        line: number of the line that holds the last fact given, from 1.
+    """
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self.line = 0
+        self._blocks = blocks
+
+    def __iter__(self) -> Iterator[Fact]:
+        """Give the facts.
+
+        Raises:
+            BadFileError: what is no log of this version, with the number of its line.
+        """
+        for lines in self._whole_lines():
+            for fact in self._decode(lines):
+                self.line += 1
+                if self.line == 1:
+                    if not isinstance(fact, Started):
+                        raise BadFileError("line 1: a log starts with a 'started' fact")
+                elif isinstance(fact, Started):
+                    raise BadFileError(
+                        f"line {self.line}: a second 'started' fact; one file is one log"
+                    )
+                yield fact
+        if not self.line:
+            raise BadFileError("the log is empty")
+
+    def _whole_lines(self) -> Iterator[bytes]:
+        rest: list[bytes] = []
+        length = 0
+        for block in self._blocks:
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*rest, block[:end]])
+                rest, length = [], 0
+            rest.append(block[end:])
+            length += len(block) - end
+            if length > MAX_LINE:
+                raise BadFileError(f"line {self.line + 1}: it has more than {MAX_LINE} bytes")
+        if length:
+            yield b"".join([*rest, b"\n"])
+
+    def _decode(self, lines: bytes) -> Iterable[Fact]:
+        try:
+            facts: list[Fact] = _decoder.decode_lines(lines)
+        except (msgspec.DecodeError, RecursionError):
+            return self._line_by_line(lines)
+        if _encoder.encode_lines(facts) == lines and self.line:
+            return facts
+        return self._line_by_line(lines)
+
+    def _line_by_line(self, lines: bytes) -> Iterator[Fact]:
+        for line in lines.split(b"\n")[:-1]:
+            try:
+                fact = decode_fact(line)
+                if _encoder.encode(fact) != line:
+                    refuse_repeated_names(line, part="fact")
+            except BadFileError as error:
+                raise BadFileError(f"line {self.line + 1}: {error}") from error
+            yield fact
+
+
 def read_log(lines: Iterable[bytes]) -> Iterator[Fact]:
     """Facts of a log, one at a time; raises BadFileError with the line number."""
-    number = 0
-    for number, line in enumerate(lines, start=1):
-        try:
-            fact = decode_fact(line)
-        except BadFileError as error:
-            raise BadFileError(f"line {number}: {error}") from error
-        if number == 1 and not isinstance(fact, Started):
-            raise BadFileError("line 1: a log starts with a 'started' fact")
-        if number > 1 and isinstance(fact, Started):
-            raise BadFileError(f"line {number}: a second 'started' fact; one file is one log")
-        yield fact
-    if number == 0:
-        raise BadFileError("the log is empty")
+    return iter(LogReader(line if line.endswith(b"\n") else line + b"\n" for line in lines))

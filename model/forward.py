@@ -6,10 +6,11 @@ kernels elsewhere. With the reference engine it completes the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from kvproof.model.facts import Mode, Ran, Read, Wrote
+from kvproof.model.facts import Fact, Mode, Ran, Read, Started, Wrote
 from kvproof.model.player import Lane
 from kvproof.spec.indices import Position, Slot
 from kvproof.spec.ring import ring_row
@@ -38,46 +39,47 @@ class RuleForward:
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """One prefill launch."""
-        return self._extend(lanes, "prefill", self.prefill_order)
+        return [*self._launch(lanes, "prefill")]
 
     def decode(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """One decode launch."""
-        return self._step(lanes, "decode", self.decode_order)
+        return [*self._launch(lanes, "decode")]
 
     def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """One verify launch: the prefill path where the release reads first, else decode's."""
-        if self.verify_order == "write, then read":
-            return self._step(lanes, "verify", self.verify_order)
-        return self._extend(lanes, "verify", self.verify_order)
+        return [*self._launch(lanes, "verify")]
 
-    def lane(self, lane: Lane, mode: Mode) -> list[Read | Wrote]:
-        """A launch of one lane."""
-        launch = {"prefill": self.prefill, "decode": self.decode, "verify": self.verify}[mode]
-        return launch([lane])
+    def lane(self, lane: Lane, mode: Mode) -> Iterator[Read | Wrote]:
+        """A launch of one lane, one fact at a time: a long one has many rows."""
+        return self._launch([lane], mode)
 
-    def _extend(self, lanes: Sequence[Lane], mode: Mode, order: Order) -> list[Read | Wrote]:
-        reads = [
-            self._read(
-                lane, mode, position,
-                *prefill_ring_reads(Position(position), Position(lane.start), self.window),
-            )
-            for lane in lanes
-            for position in range(lane.start, lane.end)
-        ]  # fmt: skip
-        # A query whose window lies within its chunk reads no ring row.
-        reads = [read for read in reads if read.rows]
-        return self._ordered(order, reads, self._writes(lanes, mode))
+    def _launch(self, lanes: Sequence[Lane], mode: Mode) -> Iterator[Read | Wrote]:
+        order = {
+            "prefill": self.prefill_order,
+            "decode": self.decode_order,
+            "verify": self.verify_order,
+        }[mode]
+        beside = mode == "prefill" or (mode == "verify" and order == "read, then write")
+        reads = self._beside_reads(lanes, mode) if beside else self._ring_reads(lanes, mode)
+        writes = self._writes(lanes, mode, keep_all=not beside)
+        return chain(reads, writes) if order == "read, then write" else chain(writes, reads)
 
-    def _step(self, lanes: Sequence[Lane], mode: Mode, order: Order) -> list[Read | Wrote]:
-        reads = [
-            self._read(lane, mode, position, *decode_reads(Position(position), self.window))
-            for lane in lanes
-            for position in range(lane.start, lane.end)
-        ]
-        return self._ordered(order, reads, self._writes(lanes, mode, keep_all=True))
+    def _beside_reads(self, lanes: Sequence[Lane], mode: Mode) -> Iterator[Read]:
+        for lane in lanes:
+            # A query whose window lies within its chunk reads no ring row.
+            for position in range(lane.start, min(lane.end, lane.start + self.window - 1)):
+                start, end = prefill_ring_reads(
+                    Position(position), Position(lane.start), self.window
+                )
+                if start < end:
+                    yield self._read(lane, mode, position, start, end)
 
-    def _ordered(self, order: Order, reads: list[Read], writes: list[Wrote]) -> list[Read | Wrote]:
-        return [*reads, *writes] if order == "read, then write" else [*writes, *reads]
+    def _ring_reads(self, lanes: Sequence[Lane], mode: Mode) -> Iterator[Read]:
+        for lane in lanes:
+            for position in range(lane.start, lane.end):
+                yield self._read(
+                    lane, mode, position, *decode_reads(Position(position), self.window)
+                )
 
     def _read(self, lane: Lane, mode: Mode, position: int, start: int, end: int) -> Read:
         return Read(
@@ -91,9 +93,8 @@ class RuleForward:
             ),
         )
 
-    def _writes(self, lanes: Sequence[Lane], mode: Mode, *, keep_all: bool = False) -> list[Wrote]:
+    def _writes(self, lanes: Sequence[Lane], mode: Mode, *, keep_all: bool) -> Iterator[Wrote]:
         # The decode path calls each token its own final one, so that none is left out.
-        writes = []
         for lane in lanes:
             final = Position(lane.end - 1)
             kept = tuple(
@@ -101,19 +102,31 @@ class RuleForward:
                 for position in range(lane.start, lane.end)
                 if keep_all or scatter_keeps(Position(position), final, self.window)
             )
-            writes.append(
-                Wrote(
-                    request=lane.request,
-                    mode=mode,
-                    slot=lane.slot,
-                    positions=kept,
-                    rows=tuple(
-                        ring_row(Slot(lane.slot), Position(position), self.stride)
-                        for position in kept
-                    ),
-                )
+            yield Wrote(
+                request=lane.request,
+                mode=mode,
+                slot=lane.slot,
+                positions=kept,
+                rows=tuple(
+                    ring_row(Slot(lane.slot), Position(position), self.stride) for position in kept
+                ),
             )
-        return writes
+
+
+def spelled_out(log: Iterable[Fact]) -> Iterator[Fact]:
+    """A log with the reads and writes that its `Ran` facts stand for."""
+    rules: RuleForward | None = None
+    for fact in log:
+        if isinstance(fact, Started) and fact.ring_stride is not None:
+            rules = RuleForward(
+                window=fact.geometry.window,
+                stride=fact.ring_stride,
+                verify_order=fact.verify_order,
+            )
+        if isinstance(fact, Ran) and rules is not None:
+            yield from rules.lane(lane_of(fact), fact.mode)
+        else:
+            yield fact
 
 
 def lane_of(fact: Ran) -> Lane:

@@ -83,6 +83,7 @@ class ReferenceEngine:
             geometry=self.geometry,
             ring_stride=self.stride,
             reprefill_tail=self.tail,
+            verify_order=self.policy.verify_order,
         )
 
     def submit(self, request: str, tokens: Sequence[int]) -> None:

@@ -13,8 +13,8 @@ with a longer piece of a text replays an earlier request's answer, as a chat tur
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -34,15 +34,30 @@ TEXT_TOKENS = 1_000_000
 MAX_SIZE = 2**24
 """Upper bound of every size in a file, so that a damaged one asks for no endless work."""
 
+MAX_WIDTH = 2**15
+"""Upper bound of a window and of a draft. Work grows with their product; models have up to 8192."""
+
 Size: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
+Width: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)]
 Schema: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 T = TypeVar("T")
 
 
+_MOST_MESSAGE = 450
+
+
 class BadFileError(ValueError):
-    """A file that is no scenario or log of a version that this kvproof reads."""
+    """A file that is none of a kind and version that this kvproof reads.
+
+    A long message, which quotes the file, is cut in its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > _MOST_MESSAGE:
+            message = f"{message[: _MOST_MESSAGE // 2]} ... {message[-_MOST_MESSAGE // 3 :]}"
+        super().__init__(message)
 
 
 class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,11 +71,11 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         draft_tokens: tokens that one verify step writes; 1 without speculation.
     """
 
-    window: Size
+    window: Width
     page_size: Size
     slots: Size
     pool_tokens: Size
-    draft_tokens: Size = 1
+    draft_tokens: Width = 1
 
     def __post_init__(self) -> None:
         """Refuse sizes that no engine can be built with."""
@@ -230,6 +245,15 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: bytes, *, part: str, fil
         raise BadFileError(f"not a {part}: {_cause(error, data)}") from error
 
 
+def decode_part(data: bytes, kind: type[T], *, part: str) -> T:
+    """A JSON file of another kind than scenario and log; raises BadFileError."""
+    value = decode_json(msgspec.json.Decoder(kind), data, part=part, file=part)
+    refuse_repeated_names(data, part=part)
+    if msgspec.json.decode(data) != msgspec.json.decode(msgspec.json.encode(value)):
+        raise BadFileError(f"not a {part}: it holds what this kvproof does not write")
+    return value
+
+
 def _schema_of(data: bytes) -> object:
     try:
         raw = msgspec.json.decode(data)
@@ -253,6 +277,23 @@ def encode_scenario(scenario: Scenario) -> bytes:
     return msgspec.json.format(msgspec.json.encode(scenario), indent=1) + b"\n"
 
 
+def refuse_repeated_names(data: bytes, *, part: str) -> None:
+    """Raise BadFileError if an object of the JSON has a name twice: only one would be read."""
+
+    def unique(pairs: list[tuple[str, object]]) -> None:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise BadFileError(f"not a {part}: {name!r} stands twice in one object")
+
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as wrong:  # in a part that msgspec did not look at
+        raise BadFileError(f"not a {part}: no UTF-8 text (byte {wrong.start})") from wrong
+    # Numbers are left as they stand: Python refuses to convert very long ones.
+    json.loads(text, object_pairs_hook=unique, parse_int=str, parse_float=str)
+
+
 def decode_scenario(data: bytes) -> Scenario:
     """Scenario from JSON.
 
@@ -260,18 +301,14 @@ def decode_scenario(data: bytes) -> Scenario:
         BadFileError: the bytes are no scenario, or one of a newer version; the message says where.
     """
     scenario = decode_json(_decoder, data, part="scenario", file="scenario")
+    refuse_repeated_names(data, part="scenario")
     refuse_newer_schema(scenario.schema, what="scenario")
     return scenario
 
 
-def load_scenario(path: Path) -> Scenario:
-    """Scenario from a file; raises BadFileError with the path in its message."""
-    try:
-        return decode_scenario(path.read_bytes())
-    except OSError as error:
-        raise BadFileError(f"{path}: {error.strerror or error}") from error
-    except BadFileError as error:
-        raise BadFileError(f"{path}: {error}") from error
+def request_of(operation: Operation) -> str | None:
+    """Name of the request that an operation is about; None for one that is about all."""
+    return getattr(operation, "request", None)
 
 
 def requests_of(operations: Sequence[Operation]) -> list[str]:

@@ -28,7 +28,8 @@ Cause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
     # PARTITION
-    "lent-twice", "double-free", "shared", "leak", "misaligned", "sizes",
+    "lent-twice", "double-free", "translated-free", "translated-foreign", "shared", "leak",
+    "misaligned", "sizes",
     # PADDING
     "padding-escapes", "request-in-padding",
     # USEFUL
@@ -43,8 +44,10 @@ CAUSES: dict[Cause, str] = {
     "rejected-draft": "the row holds a draft token that was rejected",
     "never-written": "nobody has written the row since the pool was made",
     "same-content": "an earlier occupant wrote the row for the same position of the same prefix",
-    "lent-twice": "a slot was lent that is reserved or not free",
-    "double-free": "a page or slot stands in the free list twice",
+    "lent-twice": "a slot or location was lent that is reserved or not free",
+    "double-free": "a page or slot stands in the free list twice, or was given back while free",
+    "translated-free": "a location that is not lent was translated, or was what came out",
+    "translated-foreign": "a translation led to what belongs to another location",
     "shared": "a page has two owners",
     "leak": "a page or slot has no owner",
     "misaligned": "a location is not at its position's place in its page",

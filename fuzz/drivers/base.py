@@ -28,7 +28,6 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
 from kvproof.kernels.engines.shims import engine_family
-from kvproof.kernels.launch import verify_order
 from kvproof.model.facts import Holding, Node, Pools, Started
 from kvproof.model.player import Chunk, RefusedError
 from kvproof.model.scenario import Geometry
@@ -263,7 +262,7 @@ class ReleaseEngine:
             ring_stride=getattr(self.kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=self._reprefill_tail(),
             tombstones_gate=self._tombstones_gate(),
-            verify_order=verify_order(engine_family()),
+            verify_order=engine_family().verify_order,
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
                 "sglang": sglang.__version__,

@@ -26,8 +26,6 @@ class KernelForward:
         self.kernels = kernels
         self.ring = ring
         self.launches = 0
-        # bf16 is the upper half of float32, so its bits are compared and widened as integers.
-        self._bits: npt.NDArray[np.uint16] = ring.rows.view(torch.uint16).numpy()
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """Read the old window, then scatter the chunk."""
@@ -109,15 +107,15 @@ class KernelForward:
             launch=self.launches,
             head_dim=self.ring.rows.shape[1],
         )
-        before = self._bits.copy()
+        before = self._bits().copy()
         self.kernels.scatter(
             self.ring,
-            torch.from_numpy(rows).to(self.ring.rows.dtype),
+            torch.from_numpy(rows).to(self.ring.rows),
             slots=[lane.slot for lane, _ in tokens],
             positions=positions,
             final_positions=positions if each_is_final else [lane.end - 1 for lane, _ in tokens],
         )
-        changed = np.flatnonzero((before != self._bits).any(axis=1)).tolist()
+        changed = np.flatnonzero((before != self._bits()).any(axis=1)).tolist()
         found: dict[int, list[tuple[int, int]]] = {}
         for row, writer in zip(changed, payload.decode(self._gather(changed)), strict=True):
             assert writer is not None, f"row {row} was wiped"
@@ -139,5 +137,10 @@ class KernelForward:
         return wrote
 
     def _gather(self, rows: Sequence[int]) -> npt.NDArray[np.float32]:
-        wide = self._bits[np.array(rows, dtype=np.int64)].astype(np.uint32) << 16
+        wide = self._bits()[np.array(rows, dtype=np.int64)].astype(np.uint32) << 16
         return wide.view(np.float32)
+
+    def _bits(self) -> npt.NDArray[np.uint16]:
+        """The ring as it is now; bf16 is float32's upper half, so its bits can be widened."""
+        bits: npt.NDArray[np.uint16] = self.ring.rows.view(torch.uint16).cpu().numpy()
+        return bits

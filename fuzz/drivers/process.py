@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import IO, Literal
@@ -17,6 +17,7 @@ from typing import IO, Literal
 import msgspec
 
 from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, greeting_decoder
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.store import Engine
@@ -46,15 +47,24 @@ class EngineProcess:
     Use it as a context manager. It serves one caller at a time.
     """
 
-    def __init__(self, *, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        backend: KernelBackend = "interpreter",
+    ) -> None:
         """Describe the process.
 
         Args:
             name: what messages call the engine.
             command: command line of a worker; see `worker`.
             env: its whole environment.
+            backend: where it runs the real kernels.
         """
         self.name = name
+        self.backend: KernelBackend = backend
         self._command = list(command)
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +80,8 @@ class EngineProcess:
             command=engine_command(
                 "kvproof.fuzz.drivers.worker", msgspec.json.encode(options).decode()
             ),
-            env=engine_env(engine),
+            env=engine_env(engine, interpret=options.kernels == "interpreter"),
+            backend=options.kernels,
         )
 
     def __enter__(self) -> EngineProcess:
@@ -116,13 +127,14 @@ class EngineProcess:
         return greeting
 
     def play(
-        self, scenario: Scenario, *, timeout: float, backend: Backend = "interpreter"
+        self, scenario: Scenario, *, timeout: float, backend: Backend | None = None
     ) -> list[Fact]:
         """Play one scenario on a fresh engine.
 
         Args:
             scenario: any scenario.
-            backend: who names the ring rows.
+            backend: who names the ring rows; by default the real kernels, where this process
+                runs them.
             timeout: seconds for the whole scenario; the engine's import is not part of it.
 
         Returns:
@@ -131,20 +143,35 @@ class EngineProcess:
         Raises:
             kernels.engines.errors.EngineError: the engine cannot be started.
         """
+        return list(self.stream(scenario, timeout=timeout, backend=backend))
+
+    def stream(
+        self, scenario: Scenario, *, timeout: float, backend: Backend | None = None
+    ) -> Iterator[Fact]:
+        """`play`, fact by fact as they come, for a log that is too long to hold."""
         self.start()
         deadline = time.monotonic() + timeout
-        facts: list[Fact] = []
         try:
-            self._send(msgspec.json.encode(Play(scenario=scenario, backend=backend)) + b"\n")
-            while not (facts and isinstance(facts[-1], Ended | EngineError)):
-                facts.append(self._fact(deadline, timeout))
+            order = Play(scenario=scenario, backend=backend or self.backend)
+            self._send(msgspec.json.encode(order) + b"\n")
+            while True:
+                fact = self._fact(deadline, timeout)
+                yield fact
+                if isinstance(fact, Ended | EngineError):
+                    return
         except _GoneError as gone:
             self._kill()
-            facts.append(gone.fact)
+            yield gone.fact
         except BaseException:
             self._kill()  # what is left of this scenario must not be read as the next one's
             raise
-        return facts
+
+    def interrupt(self) -> None:
+        """Kill the process from another thread; a play that waits for it ends with an error."""
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError):  # it is gone already
+                os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process."""

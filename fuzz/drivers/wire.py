@@ -10,11 +10,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.model.scenario import Scenario
 
-Backend: TypeAlias = Literal["none", "rules", "interpreter"]
-"""Who names the ring rows: nobody, the specification's arithmetic, the real kernels."""
+Backend: TypeAlias = Literal["none", "rules"] | KernelBackend
+"""Who names the ring rows: nobody, the specification's arithmetic, the real kernels there."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,11 +25,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         construction: how the radix cache is built; ``registry`` is the release's own way.
         rocm_gate: unified_kv on; off is the negative control.
         allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
+        kernels: where the real kernels run; a process has one such place.
     """
 
     construction: str = "registry"
     rocm_gate: bool = True
     allocator_twins: bool = True
+    kernels: KernelBackend = "interpreter"
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):

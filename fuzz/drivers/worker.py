@@ -17,8 +17,10 @@ from typing import IO, Any
 import msgspec
 
 from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, play_decoder
+from kvproof.kernels import backends
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import Family
-from kvproof.kernels.engines import shims
+from kvproof.kernels.engines import import_stubs, shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
 from kvproof.kernels.guarantees import Breach, watch
@@ -91,8 +93,19 @@ def load(options: Options) -> tuple[Ready, Build]:
         SetupError: the engine has not what the options ask for.
         Exception: whatever the engine's import raises.
     """
-    notes = shims.install(rocm_gate=options.rocm_gate, allocator_twins=options.allocator_twins)
-    watch(_broken)
+    reason = backends.missing(options.kernels)
+    if reason is not None:
+        raise SetupError(
+            f"no kernels can run on {options.kernels}: {reason}",
+            fix="use --backend interpreter, or a machine with such a GPU",
+        )
+    notes = shims.install(
+        rocm_gate=options.rocm_gate,
+        allocator_twins=options.allocator_twins,
+        interpret=options.kernels == "interpreter",
+    )
+    if options.kernels == "interpreter":
+        watch(_broken)
     family = shims.engine_family()
     adapter = importlib.import_module(_ADAPTERS[family.name]).Engine
     if options.construction not in adapter.constructions:
@@ -102,13 +115,16 @@ def load(options: Options) -> tuple[Ready, Build]:
         )
     # The scheduler runs without autograd.
     importlib.import_module("torch").set_grad_enabled(False)
-    forwards = _forwards(family)
+    forwards = _forwards(family, options.kernels)
+    labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
     def build(order: Play) -> Player:
         # Without the gate the engine has no ring whose rows could be named.
         backend = order.backend if options.rocm_gate else "none"
         engine = adapter(
-            geometry=order.scenario.geometry, construction=options.construction, backend=backend
+            geometry=order.scenario.geometry,
+            construction=options.construction,
+            backend=labels.get(backend, backend),
         )
         return Player(engine=engine, forward=forwards[backend](engine))
 
@@ -118,27 +134,29 @@ def load(options: Options) -> tuple[Ready, Build]:
         shims=tuple(
             ShimNote(name=shim.name, replaces=shim.replaces, reason=shim.reason) for shim in notes
         ),
-        stubs=tuple(shims.stubbed_modules()),
+        stubs=tuple(import_stubs.stubbed_modules()),
     )
     return ready, build
 
 
-def _forwards(family: Family) -> dict[Backend, Callable[[Any], Forward | None]]:
+def _forwards(
+    family: Family, place: KernelBackend
+) -> dict[Backend, Callable[[Any], Forward | None]]:
     """What makes the forward of a fresh engine, by backend."""
     from kvproof.fuzz.drivers.forward import KernelForward
-    from kvproof.kernels.launch import Ring, RingKernels, verify_order
+    from kvproof.kernels.launch import Ring, RingKernels
 
-    order = verify_order(family)
     kernels = RingKernels.of_family(family)
     return {
         "none": lambda _engine: None,
         "rules": lambda engine: RuleForward(
             window=engine.kv_pool.unified_swa_window,
             stride=engine.kv_pool.unified_swa_ring_size,
-            verify_order=order,
+            verify_order=family.verify_order,
         ),
-        "interpreter": lambda engine: KernelForward(
-            kernels=kernels, ring=Ring.of_pool(engine.kv_pool)
+        # Pools, tree and allocator stay on the CPU; the ring goes where the kernels are.
+        place: lambda engine: KernelForward(
+            kernels=kernels, ring=Ring.of_pool(engine.kv_pool).on(backends.device(place))
         ),
     }
 

@@ -1,6 +1,8 @@
 """Campaigns on the installed engines: one for each target, shared by all tests of a session.
 
 ``pytest fuzz/`` runs the profile ``smoke``, ``--hypothesis-profile default`` or ``long`` more.
+``--backend cuda`` runs the real kernels compiled on a GPU, with the ring there; everything else of
+an engine stays on the CPU. Without such a GPU the tests are skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from kvproof.fuzz.campaign import Campaign, Listener, TargetResult
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.profiles import PROFILES, Profile, register_profiles
 from kvproof.fuzz.targets import REGISTRY, Target, find_targets
+from kvproof.kernels.backends import KERNEL_BACKENDS, KernelBackend, missing
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
@@ -24,6 +27,15 @@ NO_ENGINES = "KVPROOF_NO_ENGINES"
 """Set to 1 where there is no engine and none is wanted: then, and only then, tests are skipped."""
 
 register_profiles()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backend",
+        choices=KERNEL_BACKENDS,
+        default="interpreter",
+        help="where the real kernels run: Triton's interpreter, or a GPU",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,11 +103,21 @@ def profile(pytestconfig: pytest.Config) -> Profile:
     return PROFILES[name]
 
 
+@pytest.fixture(scope="session")
+def backend(pytestconfig: pytest.Config) -> KernelBackend:
+    """Where the real kernels run; skips where that is not possible."""
+    name: KernelBackend = pytestconfig.getoption("--backend")
+    reason = missing(name)
+    if reason is not None:
+        pytest.skip(f"nothing was run on {name}: {reason}")
+    return name
+
+
 Processes = Callable[[Target], EngineProcess]
 
 
 @pytest.fixture(scope="session")
-def process_of() -> Iterator[Processes]:
+def process_of(backend: KernelBackend) -> Iterator[Processes]:
     """The process of a target, started once: an engine's import takes seconds."""
     running: dict[str, EngineProcess] = {}
 
@@ -103,7 +125,7 @@ def process_of() -> Iterator[Processes]:
         if target.name not in running:
             for other in running.values():
                 other.close()  # one engine at a time: each takes half a gigabyte
-            running[target.name] = target.process()
+            running[target.name] = target.process(kernels=backend)
         return running[target.name]
 
     yield process_of

@@ -15,6 +15,7 @@ from typing import IO
 
 import msgspec
 
+from kvproof.kernels.engines import import_stubs
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.probes import Gate, NotApplicableError, NotWorkingError, Probe
 
@@ -64,7 +65,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
 def main(root: Path, table: str, gate: Gate, names: list[str], wire: IO[bytes]) -> None:
     """Install the shims that the gate asks for, then run the named probes in order."""
     probes: tuple[Probe, ...] = pkgutil.resolve_name(table)
-    stubs: list[str] = []
     notes: list[ShimNote] = []
     if gate != "none":
         from kvproof.kernels.engines import shims
@@ -86,8 +86,7 @@ def main(root: Path, table: str, gate: Gate, names: list[str], wire: IO[bytes]) 
         sys.stdout.flush()
         _send(wire, Began(probe=probe.name, printed=os.fstat(2).st_size))
         status, detail, next_step = _ask(probe, root)
-        if gate != "none":
-            stubs = shims.stubbed_modules()
+        stubs = import_stubs.stubbed_modules()
         _send(
             wire,
             Answer(

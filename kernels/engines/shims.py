@@ -8,24 +8,19 @@ The engine's own files are never edited. Everything that this module changes is 
 from __future__ import annotations
 
 import dataclasses
-import dis
 import functools
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import inspect
 import os
 import sys
 import types
-import typing
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.engines import import_stubs
 from kvproof.kernels.engines.errors import EngineError
 
 
@@ -58,17 +53,18 @@ def install(
             then has no ring and no cap.
         allocator_twins: allocate pages by the kernels' rule in Python where the release would
             launch a Triton kernel.
-        interpret: run kernels in the interpreter. Off, they can be compiled, and a launch fails.
+        interpret: run kernels in the interpreter. Off, they are compiled, and a launch needs a GPU.
 
     Raises:
         EngineError: the engine's layout is not a known one.
         ShimError: the gate stays off, or Triton was imported too early.
     """
     shims = [_interpreter(), _stubs()] if interpret else [_stubs()]
+    shims.extend(_no_cuda_engine())
     if rocm_gate:
         shims.append(_rocm_gate())
     if interpret:
-        shims.append(_warm_interpreter())
+        shims += [_warm_interpreter(), _bfloat16_numbers()]
     if allocator_twins:
         shims.extend(_allocator_twins())
     return tuple(shims)
@@ -141,130 +137,50 @@ def _warm_interpreter() -> Shim:
     )
 
 
-# --- Missing third-party modules ------------------------------------------------------------
+def _bfloat16_numbers() -> Shim:
+    """Compute with bf16 numbers in the interpreter, which computes with their bit patterns.
 
-_stubbed: list[str] = []
-
-
-def stubbed_modules() -> list[str]:
-    """Third-party modules that were missing and are stubs now, in order of first import."""
-    return list(_stubbed)
-
-
-class _StubType(type):
-    """Class of stub attributes: any attribute of a stub is a stub class again."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stub_class(name)
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and isinstance(args[0], FunctionType | type):
-            return args[0]  # used as a decorator, it leaves the engine's own code alone
-        return super().__call__(*args, **kwargs)
-
-
-class _Stub(metaclass=_StubType):
-    """Can be subclassed, called, used as a decorator or a type, and does nothing."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        """Accept anything."""
-
-    def __call__(self, *args: Any, **_kwargs: object) -> Any:
-        return args[0] if args else None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stub_class(name)
-
-
-def _stub_class(name: str) -> type:
-    return _StubType(name, (_Stub,), {})
-
-
-def _special(module: str, name: str) -> Any:
-    """Stubs that the import chain uses while it is imported, not only names."""
-    top = module.partition(".")[0]
-    if (module, name) == ("dill", "dumps"):
-        return lambda *_args, **_kwargs: b""
-    if top == "xgrammar":
-        return typing.Any
-    if top == "openai":
-        if name.endswith("Param"):
-            from typing_extensions import TypedDict
-
-            return TypedDict(name, {})  # type: ignore[operator]  # a name made at run time
-        from pydantic import BaseModel
-
-        return type(name, (BaseModel,), {"__module__": module})
-    return None
-
-
-class _StubModule(ModuleType):
-    # transformers compares the version of what it finds; a stub is newer than any requirement.
-    __version__ = "9999"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value = _special(self.__name__, name)
-        if value is None:
-            value = _stub_class(name)
-        setattr(self, name, value)
-        return value
-
-
-class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Last finder of the import system: stubs what a module of sglang imports at its top level.
-
-    An import inside a ``try`` is left to fail: the engine is prepared for that, and a stub
-    would make it believe that an accelerator library is there. So is an import inside a
-    function: whoever calls that function needs the real thing.
+    It keeps a bf16 tensor as 16-bit integers. `create_dot` multiplies those integers, and so does
+    every elementwise operation: wrong without a word (seen in Triton 3.6 and 3.9). Here both widen
+    their operands to float32, and an elementwise result is rounded back, to nearest even.
     """
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
 
-    def find_spec(
-        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        parent = fullname.rpartition(".")[0]
-        if fullname.partition(".")[0] == "sglang":
-            return None
-        if not (isinstance(sys.modules.get(parent), _StubModule) or _unguarded_engine_import()):
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    dot, binary = builder.create_dot, builder.binary_op
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _StubModule(spec.name)
+    def widened(tensor: Any) -> Any:
+        if tensor.dtype.scalar != tl.bfloat16:
+            return tensor
+        return handle((tensor.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
-    def exec_module(self, module: ModuleType) -> None:
-        _stubbed.append(module.__name__)
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, widened(a), widened(b), *rest)
 
+    def binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        if lhs.dtype.scalar != tl.bfloat16:
+            return binary(self, lhs, rhs, op)
+        bits = binary(self, widened(lhs), widened(rhs), op).data.view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        # Rounding would carry a NaN's bits away.
+        rounded = np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FC0, rounded)
+        return handle(rounded.astype(np.uint16), tl.bfloat16)
 
-def _unguarded_engine_import() -> bool:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_name != "<module>":
-        return False
-    if str(frame.f_globals.get("__name__")).partition(".")[0] != "sglang":
-        return False
-    return not any(
-        entry.start <= frame.f_lasti < entry.end
-        for entry in dis.Bytecode(frame.f_code).exception_entries  # type: ignore[attr-defined]
+    builder.create_dot, builder.binary_op = create_dot, binary_op
+    return Shim(
+        name="bf16-numbers",
+        replaces="dot products and arithmetic on bf16 in Triton's interpreter",
+        reason="it computes with the raw 16-bit patterns: attention would come out as noise",
     )
 
 
+# --- Missing third-party modules ------------------------------------------------------------
+
+
 def _stubs() -> Shim:
-    finder = _StubFinder()
-    sys.meta_path.append(finder)
-    # transformers asks once whether these two are there and remembers it. Which module of the
-    # engine imports them first must not decide the answer.
-    for name in ("PIL", "torchvision"):
-        if importlib.util.find_spec(name) is None:
-            spec = importlib.machinery.ModuleSpec(name, finder, is_package=True)
-            sys.modules[name] = importlib.util.module_from_spec(spec)
-            finder.exec_module(sys.modules[name])
+    import_stubs.install()
     return Shim(
         name="stubs",
         replaces="third-party modules that are named at the top of the engine's modules and are "
@@ -286,6 +202,52 @@ def engine_family() -> Family:
             fix="start it with the environment that engine_env() gives",
         )
     return family_of(Path(next(iter(spec.submodule_search_locations))).parent)
+
+
+def _no_cuda_engine() -> list[Shim]:
+    """Let the engine find no NVIDIA GPU, where there is one, so that it is the same engine.
+
+    On one it would import NVIDIA's serving libraries and choose other code around the caches. Its
+    own question is asked once and remembered, so the GPU is hidden for that moment only.
+    """
+    import torch
+
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return []
+    seen = torch.cuda.is_available
+    torch.cuda.is_available = lambda: False
+    try:
+        common = importlib.import_module("sglang.srt.utils.common")
+        if common.is_cuda() or common.is_cuda_alike():
+            raise ShimError("the engine finds the NVIDIA GPU")
+    finally:
+        torch.cuda.is_available = seen
+    if common.is_cuda():
+        raise ShimError("the engine looks for a GPU each time, so none can be hidden from it")
+    return [
+        Shim(
+            name="no-cuda-engine",
+            replaces="is_cuda and is_cuda_alike in sglang.srt.utils.common, as remembered",
+            reason="caches and scheduler run as on a machine without a GPU; kernels are launched "
+            "on it by kvproof",
+        )
+    ]
+
+
+def compute_units(count: int) -> Shim:
+    """Tell the decode attention's wrapper how many compute units the GPU has.
+
+    It splits a query's keys over the units that would be idle: 0 stands for no split.
+    """
+    place = engine_family().kernels["decode attention"].launch
+    assert place is not None
+    importlib.import_module(place.partition(":")[0])._cu_count = lambda: count  # type: ignore[attr-defined]
+    return Shim(
+        name="compute-units",
+        replaces="_cu_count of the paged decode attention",
+        reason="it asks aiter, which is ROCm only; the number chooses between the fused kernel and "
+        "split-K, so both are played",
+    )
 
 
 def _rocm_gate() -> Shim:

@@ -34,8 +34,8 @@ from kvproof.spec.window import (
 
 SCATTER = "_swa_scatter_kernel [scatter]"
 POOLS = (
-    ("_swa_scatter_kernel [two-pool scatter]", HEAD_DIM),
-    ("_swa_scatter_kernel [two-pool scatter, launch 2]", ROPE_DIM),
+    ("_swa_scatter_kernel [scatter into two pools]", HEAD_DIM),
+    ("_swa_scatter_kernel [scatter into two pools, launch 2]", ROPE_DIM),
 )
 """The fp8 layout's launches, and the width of their rows."""
 

@@ -90,11 +90,11 @@ class _Watch:
 
     @property
     def ghost(self) -> Ghost:
-        return self.monitor._ghost
+        return self.monitor.ghost
 
     def feed(self, fact: object) -> None:
         if isinstance(fact, Read) and fact.request is not None:
-            lease = self.monitor._leases[fact.request]
+            lease = self.monitor.leases[fact.request]
             self.reads.setdefault(fact.request, []).extend(
                 (
                     row % self.ring.stride,
@@ -142,7 +142,7 @@ class _Watch:
         return verified(seat, self.ring, computed - seat.computed)
 
     def cell(self, request: str, offset: int) -> Cell:
-        lease = self.monitor._leases[request]
+        lease = self.monitor.leases[request]
         written = self.ghost.rows.get(lease.slot * self.ring.stride + offset)
         if written is None:
             return Cell(own=False, position=0, committed=True)

@@ -16,7 +16,8 @@ from kvproof.cli.fuzz import Report
 from kvproof.fuzz.campaign import Campaign
 from kvproof.fuzz.profiles import PROFILES
 from kvproof.model.facts import EngineError, Fact
-from kvproof.model.scenario import Abort, load_scenario
+from kvproof.model.files import load_scenario
+from kvproof.model.scenario import Abort
 from kvproof.model.verdict import INVARIANTS
 from kvproof.model.witness import WITNESSES
 

@@ -1,6 +1,7 @@
 """The parent keeps every fact that was out, whatever its engine's process does next."""
 
 import sys
+import threading
 
 import pytest
 
@@ -107,3 +108,23 @@ def test_an_engine_that_never_greets_is_given_up(tmp_path, monkeypatch):
     with EngineProcess(name="fake", command=[sys.executable, str(script)], env={}) as engine, \
             pytest.raises(SetupError, match=r"no end within 0\.3 s"):  # fmt: skip
         engine.start()
+
+
+def test_facts_come_out_one_by_one_and_a_play_that_is_left_ends_the_process(tmp_path):
+    with worker(tmp_path, "say(*FACTS); time.sleep(60)") as engine:
+        facts = engine.stream(SCENARIO, timeout=20, backend="none")
+        assert isinstance(next(facts), Started)
+        assert isinstance(next(facts), Step)
+        facts.close()
+        # What is left of that scenario is not read as the next one's.
+        assert [type(f) for f in engine.play(SCENARIO, timeout=0.5)] == [Started, Step, EngineError]
+
+
+def test_another_thread_can_interrupt_a_play(tmp_path):
+    with worker(tmp_path, "say(*FACTS); time.sleep(60)") as engine:
+        engine.interrupt()  # nothing runs yet
+        facts = engine.stream(SCENARIO, timeout=60, backend="none")
+        next(facts)
+        threading.Timer(0.2, engine.interrupt).start()
+        *_, last = facts
+        assert last == EngineError(cause="died", message="killed by SIGKILL")

@@ -216,7 +216,7 @@ import msgspec, torch
 from kvproof.kernels.engines import shims
 shims.install(rocm_gate=True)
 from kvproof.fuzz.drivers.forward import KernelForward
-from kvproof.kernels.launch import Ring, RingKernels, verify_order
+from kvproof.kernels.launch import Ring, RingKernels
 from kvproof.model.facts import Read
 from kvproof.model.forward import RuleForward
 from kvproof.model.player import Lane
@@ -232,7 +232,7 @@ for window in (1, 4, 6):
         real = KernelForward(
             kernels=kernels, ring=Ring(rows=rows, window=window, stride=stride, pages=3 * stride)
         )
-        rules = RuleForward(window=window, stride=stride, verify_order=verify_order(family))
+        rules = RuleForward(window=window, stride=stride, verify_order=family.verify_order)
         ends = {1: 0, 2: 0}
         for _ in range(12):
             kind = r.choice(["prefill", "decode", "verify", "verify"])

@@ -36,8 +36,8 @@ ENGINE = {
 }
 
 RUN = """
-    from kvproof.kernels.engines import shims
-    shims._stubs()
+    from kvproof.kernels.engines import import_stubs
+    import_stubs.install()
     import sglang.serving, sglang.kernels, sglang.lazy, importlib.util
     assert sglang.serving.handle() == 7
     assert not sglang.kernels.HAS_GPU
@@ -48,7 +48,7 @@ RUN = """
         except ImportError:
             continue
         raise AssertionError(act)
-    print(*[name for name in shims.stubbed_modules() if name.startswith("missing")])
+    print(*[name for name in import_stubs.stubbed_modules() if name.startswith("missing")])
 """
 
 

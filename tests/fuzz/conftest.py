@@ -48,6 +48,7 @@ class FakeProcess:
     plays: Counter[bytes] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     closed: int = 0
+    backend: str = "interpreter"
 
     def __enter__(self) -> FakeProcess:
         return self

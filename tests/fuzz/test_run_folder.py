@@ -19,9 +19,9 @@ from kvproof.fuzz.run_folder import RunFolder
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.model.facts import read_log
+from kvproof.model.files import load_scenario
 from kvproof.model.monitor import check
 from kvproof.model.reference import reference_player
-from kvproof.model.scenario import load_scenario
 
 from .conftest import UNCAPPED, FakeProcess, Keeper, campaign
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kvproof.fuzz.simplify import scenario_size, simplify
+from kvproof.fuzz.simplify import Breaks, one_by_one, scenario_size, simplify
 from kvproof.fuzz.strategies import scenarios
+from kvproof.model.facts import Admitted
 from kvproof.model.monitor import check
 from kvproof.model.reference import reference_player
 from kvproof.model.scenario import (
@@ -65,9 +66,13 @@ def test_three_requests_become_two() -> None:
     found = scenario(*THREE_REQUESTS.operations, slots=1)
     assert STALE_DECODE(found)
     smallest = simplify(found, STALE_DECODE)
-    assert smallest == scenario(
-        Submit(request="A", prompt=(Piece("A", 5),)), Prefill(request="A"), Finish(request="A"),
-        Submit(request="B", prompt=(Piece("A", 2), Piece("B", 3))), Prefill(request="B"), Decode(),
+    assert smallest == Scenario(
+        geometry=Geometry(window=3, page_size=1, slots=1, pool_tokens=64),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 4),)), Prefill(request="A"),
+            Finish(request="A"),
+            Submit(request="B", prompt=(Piece("A", 2),)), Prefill(request="B"), Decode(),
+        ),
     )  # fmt: skip
 
 
@@ -82,7 +87,7 @@ def submits(scenario: Scenario) -> dict[str, tuple[Piece, ...]]:
 def test_operations_go() -> None:
     start = scenario(Decode(), Evict(tokens=3), Finish(request="A"), Decode())
     smallest = simplify(start, lambda s: "Evict" in kinds(s))
-    assert smallest == scenario(Evict(tokens=3))
+    assert smallest.operations == (Evict(tokens=1),)
 
 
 def test_slots_go() -> None:
@@ -105,7 +110,7 @@ def test_prompts_become_shorter() -> None:
 def test_later_pieces_move_up() -> None:
     start = scenario(Submit(request="A", prompt=(Piece("A", 20), Piece("B", 37))))
     smallest = simplify(start, lambda s: any(len(prompt) == 2 for prompt in submits(s).values()))
-    assert submits(smallest) == {"A": (Piece("A", 1), Piece("B", 2))}
+    assert submits(smallest) == {"A": (Piece("B", 1), Piece("A", 2))}
 
 
 def test_a_piece_that_another_goes_on_from_goes() -> None:
@@ -116,7 +121,11 @@ def test_a_piece_that_another_goes_on_from_goes() -> None:
 
 def test_a_piece_that_ends_before_it_starts_goes() -> None:
     start = scenario(Submit(request="A", prompt=(Piece("A", 10), Piece("B", 5), Piece("C", 12))))
-    smallest = simplify(start, lambda s: [p[-1].until for p in submits(s).values()] == [12])
+
+    def has_two_texts_up_to_12(s: Scenario) -> bool:
+        return [(len({*p}), p[-1].until) for p in submits(s).values()] == [(2, 12)]
+
+    smallest = simplify(start, has_two_texts_up_to_12)
     assert [piece.until for piece in submits(smallest)["A"]] == [10, 12]
 
 
@@ -166,11 +175,22 @@ def test_one_request_takes_over_another_s_text() -> None:
     assert len(requests_of(smallest.operations)) == 2
 
 
-def test_requests_and_texts_get_the_first_names() -> None:
-    start = scenario(Submit(request="Q", prompt=(Piece("text", 3),)), Prefill(request="Q"))
-    smallest = simplify(start, lambda s: kinds(s) == ["Submit", "Prefill"])
-    assert requests_of(smallest.operations) == ["A"]
-    assert submits(smallest)["A"][0].text == "B"
+def test_requests_get_the_first_names_and_texts_those_of_who_ends_in_them() -> None:
+    start = scenario(
+        Submit(request="Q", prompt=(Piece("system", 2), Piece("question", 3))),
+        Submit(request="R", prompt=(Piece("system", 2), Piece("answer", 3))),
+    )
+
+    def branches(s: Scenario) -> bool:
+        prompts = [*submits(s).values()]
+        texts = {piece.text for prompt in prompts for piece in prompt}
+        return [len(prompt) for prompt in prompts] == [2, 2] and len(texts) == 3
+
+    smallest = simplify(start, branches)
+    assert [[piece.text for piece in prompt] for prompt in submits(smallest).values()] == [
+        ["C", "A"], ["C", "B"],
+    ]  # fmt: skip
+    assert requests_of(smallest.operations) == ["A", "B"]
 
 
 def test_names_stay_where_they_matter() -> None:
@@ -201,3 +221,99 @@ def test_the_result_is_smallest_and_still_breaks(invariant: Invariant, data: st.
         kept = operations[:gone] + operations[gone + 1 :]
         assert not keeps(Scenario(geometry=smallest.geometry, operations=kept)), gone
     assert simplify(smallest, keeps) == smallest
+
+
+def test_a_long_scenario_takes_few_tries() -> None:
+    """Delta debugging: two operations of a thousand are found by halves."""
+    tried = 0
+
+    def needs_two(s: Scenario) -> bool:
+        nonlocal tried
+        tried += 1
+        evicted = [op.tokens for op in s.operations if isinstance(op, Evict)]
+        return {300, 700} <= {*evicted}
+
+    start = scenario(*(Evict(tokens=number) for number in range(1000)))
+    smallest = simplify(start, needs_two)
+    assert smallest.operations == (Evict(tokens=300), Evict(tokens=700))
+    assert tried < 150
+
+
+def test_decodes_go_into_the_prompt_together() -> None:
+    tried = 0
+
+    def is_long(s: Scenario) -> bool:
+        nonlocal tried
+        tried += 1
+        length = max((p[-1].until for p in submits(s).values()), default=0)
+        return length + kinds(s).count("Decode") >= 64
+
+    start = scenario(Submit(request="A", prompt=(Piece("A", 4),)), *(Decode() for _ in range(60)))
+    smallest = simplify(start, is_long)
+    assert smallest.operations == (Submit(request="A", prompt=(Piece("A", 64),)),)
+    assert tried < 200
+
+
+def test_sizes_become_smaller_and_the_pool_stays_roomy() -> None:
+    start = Scenario(
+        geometry=Geometry(window=128, page_size=256, slots=64, pool_tokens=2**20, draft_tokens=4),
+        operations=(Submit(request="A", prompt=(Piece("A", 40),)),),
+    )
+
+    def has_the_prompt(s: Scenario) -> bool:
+        return s.geometry.window >= 3 and submits(s) == {"A": (Piece("A", 40),)}
+
+    smallest = simplify(start, has_the_prompt)
+    assert smallest.geometry == Geometry(window=3, page_size=1, slots=1, pool_tokens=84)
+
+
+def test_a_request_that_only_made_room_stays_in_its_slot() -> None:
+    start = scenario(
+        Submit(request="A", prompt=(Piece("A", 3),)), Prefill(request="A"), Finish(request="A"),
+        Submit(request="B", prompt=(Piece("B", 3),)), Prefill(request="B"),
+    )  # fmt: skip
+
+    def admits_two(s: Scenario) -> bool:
+        log = reference_player(s.geometry).play(s)
+        return sum(isinstance(fact, Admitted) for fact in log) == 2
+
+    smallest = simplify(start, admits_two)
+    assert kinds(smallest) == ["Submit", "Prefill", "Submit", "Prefill"]
+    assert smallest.geometry.slots == 2
+
+
+def test_the_search_may_be_another() -> None:
+    """What searches is handed every round's candidates, and its answer is taken."""
+    rounds = 0
+
+    def search(breaks: Breaks, candidates: Iterable[Scenario]) -> Scenario | None:
+        nonlocal rounds
+        rounds += 1
+        return one_by_one(breaks, candidates)
+
+    start = scenario(*THREE_REQUESTS.operations, slots=1)
+    assert simplify(start, STALE_DECODE, search=search) == simplify(start, STALE_DECODE)
+    assert rounds > 5
+
+
+def test_large_sizes_are_halved_together() -> None:
+    """A tail shorter than the window stays one, and the plays after that are of few tokens."""
+    tried: list[int] = []
+
+    def is_stale(s: Scenario) -> bool:
+        tried.append(s.geometry.window)
+        return STALE_DECODE(s)
+
+    start = Scenario(
+        geometry=Geometry(window=128, page_size=64, slots=1, pool_tokens=4096),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 600),)), Prefill(request="A", tokens=256),
+            Prefill(request="A"), Finish(request="A"),
+            Submit(request="B", prompt=(Piece("A", 512), Piece("B", 520))), Prefill(request="B"),
+            Evict(tokens=128), Decode(),
+        ),
+    )  # fmt: skip
+    smallest = simplify(start, is_stale)
+    assert tried[:4] == [64, 32, 16, 16]
+    assert len(smallest.operations) == 6
+    assert smallest.geometry.window == 3

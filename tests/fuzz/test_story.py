@@ -14,8 +14,6 @@ from kvproof.fuzz.story import (
     WIDTH,
     chain,
     draw_ring,
-    spell_operation,
-    spell_prompt,
     tell,
 )
 from kvproof.model.facts import Fact, Pools, Read
@@ -36,6 +34,7 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
 )
+from kvproof.model.text import spell_operation, spell_prompt
 from kvproof.model.verdict import CAUSES, INVARIANTS, Cause, Invariant, Violation
 
 from .conftest import UNCAPPED
@@ -313,9 +312,9 @@ def test_operations_in_words(operation: Operation, words: str) -> None:
     assert spell_operation(operation) == words
 
 
-def test_a_piece_without_tokens_is_told_only_where_the_answer_goes_on_from_it() -> None:
-    assert spell_prompt((Piece("A", 4), Piece("B", 2), Piece("C", 6))) == "A[0:4] C[4:6]"
-    assert spell_prompt((Piece("A", 4), Piece("B", 2))) == "A[0:4] B[4:4]"
+def test_a_piece_without_tokens_is_spelled_out_too() -> None:
+    assert spell_prompt((Piece("A", 4), Piece("B", 2), Piece("C", 6))) == "A[0:4] B[4:2] C[4:6]"
+    assert spell_prompt((Piece("A", 4), Piece("B", 2))) == "A[0:4] B[4:2]"
 
 
 def test_what_was_skipped_is_said() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from kvproof.cli.app import app
-from kvproof.kernels.catalogue import FAMILIES, Family, Kernel, family_of
+from kvproof.kernels.catalogue import FAMILIES, Kernel, family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.kernels.inventory import inventory, recorded
@@ -33,10 +34,8 @@ def wrapper(out):
     _scatter[(1,)](out, 1, BLOCK=2)
 '''
 
-FAMILY = Family(
-    name="small",
-    marker="sglang/ops.py",
-    parts={},
+FAMILY = replace(
+    FAMILIES[0],
     kernels={"scatter": Kernel(launch="sglang.ops:wrapper", jit=("sglang.ops:_scatter",), rule="")},
 )
 

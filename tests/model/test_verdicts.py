@@ -13,7 +13,21 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from kvproof.model.facts import Admitted, Breached, Fact, Pools, Read, Wrote
+from kvproof.model.facts import (
+    Admitted,
+    Allocated,
+    Breached,
+    Ended,
+    Fact,
+    Freed,
+    Pool,
+    Pools,
+    Read,
+    Started,
+    Step,
+    Translated,
+    Wrote,
+)
 from kvproof.model.monitor import check
 from kvproof.model.reference import Fault, Policy, reference_player
 from kvproof.model.scenario import (
@@ -34,6 +48,8 @@ PAGED = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
 ONE_SLOT = Geometry(window=4, page_size=1, slots=1, pool_tokens=64)
 TWO_SLOTS = Geometry(window=4, page_size=1, slots=2, pool_tokens=64)
 DRAFTING = Geometry(window=4, page_size=1, slots=1, pool_tokens=64, draft_tokens=2)
+
+POOLS: tuple[Pool, ...] = get_args(Pool)
 
 X1 = {("FRESH-PREFILL", cause) for cause in CAUSES}
 """Not asked about where a prefix is reused: the first tail queries read rows below it (X1)."""
@@ -183,7 +199,55 @@ def with_payload() -> list[Fact]:
     return edit_last(log, Read, lambda read: {"seen": tuple((1, read.first + i) for i in range(4))})
 
 
+def told(*facts: Fact) -> list[Fact]:
+    """A recorder's log: what allocators did, and no snapshots."""
+    started = Started(
+        target="model", backend="rules", geometry=PAGED, ring_stride=4, reprefill_tail=0,
+        swa_tokens=PAGED.pool_tokens,
+    )  # fmt: skip
+    return [started, Step(index=0, operation=Decode()), *facts, Ended(steps=1)]
+
+
+def lent() -> list[Fact]:
+    """Two pages of each pool; the first half of them is translated, and both pages come back."""
+    return told(
+        *(Allocated(pool=pool, locs=((4, 8), (8, 12))) for pool in POOLS),
+        Translated(full=((4, 8),), swa=((8, 12),)),
+        Translated(full=((8, 12),), swa=((4, 8),)),
+        Freed(pool="full", locs=((4, 8),)),
+        Freed(pool="full", locs=((8, 12),)),
+    )
+
+
 CASES = [
+    edited(
+        "a location is lent twice", {("PARTITION", "lent-twice")},
+        Allocated, lambda _: {"locs": ((4, 8), (7, 12))}, lent,
+    ),
+    edited(
+        "a location outside the pool", {("PARTITION", "lent-twice")},
+        Allocated, lambda _: {"locs": ((4, 8), (8, 12), (10**6, 10**6 + 4))}, lent,
+    ),
+    edited(
+        "a page is given back while free", {("PARTITION", "double-free")},
+        Freed, lambda _: {"locs": ((4, 8),)}, lent,
+    ),
+    edited(
+        "a translation to what is free", {("PARTITION", "translated-free")},
+        Translated, lambda _: {"swa": ((12, 16),)}, lent,
+    ),
+    edited(
+        "a translation of what is free", {("PARTITION", "translated-free")},
+        Translated, lambda _: {"full": ((12, 16),)}, lent,
+    ),
+    edited(
+        "two locations are translated to one", {("PARTITION", "translated-foreign")},
+        Translated, lambda _: {"swa": ((8, 12),)}, lent,
+    ),
+    edited(
+        "a translation to another place in the page", {("PARTITION", "misaligned")},
+        Translated, lambda _: {"swa": ((5, 9),)}, lent,
+    ),
     # FRESH-DECODE
     stale_decode("other-request", ONE_SLOT, RECYCLED),
     stale_decode("same-content", ONE_SLOT, SAME_PREFIX),
@@ -409,7 +473,7 @@ def test_every_cause_invariant_and_fault_has_a_case() -> None:
 def test_sentence_names_who_or_what(case: Case) -> None:
     for violation in check(case.log()).violations.values():
         assert any(word in violation.sentence for word in ("request", "page", "slot", "row", "node",
-                                                           "engine"))  # fmt: skip
+                                                           "location", "engine"))  # fmt: skip
         assert any(character.isdigit() for character in violation.sentence) or (
             "holds no slot" in violation.sentence or "without a slot" in violation.sentence
         )

@@ -1,0 +1,74 @@
+"""What a log says, as commands print it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import RenderableType
+from rich.text import Text
+
+from kvproof.cli.fuzz import STATUS_STYLES, paint
+from kvproof.cli.output import plain_table
+from kvproof.fuzz.story import tell
+from kvproof.model.facts import EngineError as EngineFault
+from kvproof.model.facts import Fact
+from kvproof.model.monitor import Monitor, statuses
+from kvproof.model.verdict import Violation
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one log says.
+
+    Attributes:
+        statuses: status word by invariant.
+        violations: the first of each invariant and cause, worst first.
+        engine_error: what the engine raised, or that it hung or died.
+    """
+
+    target: str
+    backend: str
+    statuses: dict[str, str]
+    violations: tuple[Violation, ...]
+    engine_error: EngineFault | None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing broke."""
+        return not self.violations and self.engine_error is None
+
+
+def outcome_of(monitor: Monitor, target: str = "", backend: str = "") -> Outcome:
+    """``target`` and ``backend`` are for an engine that failed before it said what it is."""
+    started = monitor.started
+    return Outcome(
+        target=started.target if started else target,
+        backend=started.backend if started else backend,
+        statuses={str(name): word for name, word in statuses(monitor).items()},
+        violations=tuple(monitor.by_severity()),
+        engine_error=monitor.engine_error,
+    )
+
+
+def told(name: str, outcome: Outcome, facts: Sequence[Fact]) -> list[RenderableType]:
+    """The verdicts, and the story of the worst violation from ``facts``, which hold its steps."""
+    table = plain_table("invariant", "verdict")
+    for invariant, status in outcome.statuses.items():
+        table.add_row(invariant, Text(status, STATUS_STYLES[status]))
+    parts: list[RenderableType] = [
+        Text(f"{name} (backend {outcome.backend})", "bold"), table, ""
+    ]  # fmt: skip
+    if outcome.engine_error is not None:
+        error = outcome.engine_error
+        parts += [Text(f"engine error: the engine {error.cause}: {error.message}", "magenta"), ""]
+    if outcome.violations:
+        parts.append(paint(tell(outcome.violations[0], facts)))
+        for violation in outcome.violations[1:]:
+            parts.append(
+                Text(
+                    f"also {violation.invariant} ({violation.cause}) in step "
+                    f"{violation.step + 1}: {violation.sentence}"
+                )
+            )
+        parts.append("")
+    return parts

@@ -1,0 +1,67 @@
+"""``kvproof runs``: what lies in the run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kvproof.cli.fuzz import Report
+from kvproof.cli.output import JsonOption, plain_table, show
+from kvproof.fuzz.manifest import FILE, Manifest, load_manifest
+from kvproof.fuzz.run_folder import DEFAULT_ROOT
+from kvproof.model.files import read_file
+from kvproof.model.scenario import BadFileError, decode_part
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: what it was asked for, and what came out so far; None while nothing has."""
+
+    folder: str
+    manifest: Manifest
+    report: Report | None
+
+
+def decode_report(data: bytes) -> Report:
+    """Result of a run from JSON; raises BadFileError."""
+    return decode_part(data, Report, part="result of a run")
+
+
+def load_run(folder: Path) -> Run:
+    """One run; raises BadFileError with the path in its message."""
+    manifest = load_manifest(folder)
+    result = folder / "result.json"
+    report = None
+    if result.exists():
+        data = read_file(result)
+        try:
+            report = decode_report(data)
+        except BadFileError as error:
+            raise BadFileError(f"{result}: {error}") from error
+    return Run(folder=str(folder), manifest=manifest, report=report)
+
+
+def runs(
+    out: Annotated[Path, typer.Option(help="Where run folders lie.")] = DEFAULT_ROOT,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs of `kvproof fuzz`."""
+    folders = sorted(p for p in out.glob("*") if p.name.isdecimal() and (p / FILE).exists())
+    found = [load_run(folder) for folder in folders]
+    table = plain_table("run", "seed", "sequences", "targets", "state")
+    for run in found:
+        done = len(run.report.targets) if run.report else 0
+        if run.report is None or done < len(run.manifest.targets):
+            state = f"{done} of {len(run.manifest.targets)} targets done"
+        else:
+            state = "as expected" if run.report.as_expected else "not as expected"
+        table.add_row(
+            run.folder,
+            str(run.manifest.seed),
+            str(run.manifest.profile.sequences),
+            "\n".join(run.manifest.targets),
+            state,
+        )
+    show(table, found, as_json=as_json)

@@ -1,0 +1,54 @@
+"""Every counterexample ever found, replayed: what it breaks on each target is what it broke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvproof.fuzz.corpus import Case, load_corpus, what_breaks
+from kvproof.fuzz.drivers.process import EngineProcess
+from kvproof.fuzz.drivers.wire import Backend
+from kvproof.fuzz.targets import Target
+from kvproof.model.verdict import CAUSES, INVARIANTS
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+CASES = load_corpus(CORPUS)
+
+
+@pytest.mark.parametrize("backend", ["rules", "interpreter"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_breaks_what_it_broke(
+    case: Case, backend: Backend, target: Target, process: EngineProcess
+) -> None:
+    if backend == "interpreter" and not case.verdicts.kernels:
+        pytest.skip("the case is too large to be replayed on the real kernels each time")
+    if target.name not in case.verdicts.breaks:
+        pytest.skip(f"the case says nothing of {target.name}: kvproof corpus add --replace")
+    found = what_breaks(process.play(case.scenario, timeout=60, backend=backend))
+    expected = case.verdicts.breaks[target.name]
+    assert found == expected, (
+        f"{case.name} on {target.name} (backend {backend}): gone: "
+        f"{sorted({*expected} - {*found})}, new: {sorted({*found} - {*expected})}. If the change "
+        "is right, renew the case: kvproof corpus add --replace"
+    )
+
+
+def test_the_corpus_holds_each_kind_of_violation_that_a_release_shows() -> None:
+    """Losing a case would lose its test without a failure."""
+    shown = {name for case in CASES for broken in case.verdicts.breaks.values() for name in broken}
+    assert shown >= {
+        "FRESH-DECODE/other-request", "FRESH-DECODE/never-written", "FRESH-DECODE/same-content",
+        "FRESH-PREFILL/other-request", "FRESH-PREFILL/never-written", "FRESH-PREFILL/same-content",
+        "USEFUL/no-reuse",
+    }  # fmt: skip
+    for name in shown:
+        invariant, _, cause = name.partition("/")
+        assert invariant in INVARIANTS
+        assert cause in CAUSES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_breaks_something_and_says_why(case: Case) -> None:
+    assert any(case.verdicts.breaks.values())
+    assert case.verdicts.why.endswith(".")

@@ -1,0 +1,183 @@
+"""Names, spans and the writer, each alone."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvproof.model.facts import Ended, Gap, Started, Step, encode_fact, read_log
+from kvproof.model.scenario import Decode, Geometry, prompt_len, same_prefix
+from kvproof.record.locs import merged, parallel_spans, readable, spans_of, spans_of_pages
+from kvproof.record.names import PrefixNames, unanswered
+from kvproof.record.writer import LogWriter
+
+KEY = b"secret"
+TOKENS = st.lists(st.integers(0, 1), max_size=20).map(lambda tokens: array("q", tokens))
+LOCS = st.lists(st.integers(0, 300), max_size=200)
+
+STARTED = Started(
+    target="model", backend="rules", ring_stride=4, reprefill_tail=0,
+    geometry=Geometry(window=4, page_size=4, slots=1, pool_tokens=64),
+)  # fmt: skip
+
+
+def flat(spans):
+    return [loc for start, end in spans for loc in range(start, end)]
+
+
+# Names
+
+
+@given(TOKENS, TOKENS, st.sampled_from([1, 2, 4]))
+def test_names_agree_exactly_as_far_as_tokens_do_by_page(one, other, size):
+    pieces = [PrefixNames(size, KEY).pieces(tokens) for tokens in (one, other)]
+    for end in range(size, min(len(one), len(other)) + 1, size):
+        assert same_prefix(*pieces, end) == (one[:end] == other[:end])
+    assert [prompt_len(prompt) for prompt in pieces] == [len(one), len(other)]
+    assert (pieces[0] == pieces[1]) == (one == other)
+
+
+@given(TOKENS, TOKENS, st.sampled_from([1, 2, 4]))
+def test_names_of_a_continued_request_are_those_of_the_whole(start, rest, size):
+    names = PrefixNames(size, KEY)
+    names.pieces(start)
+    assert names.pieces(start + rest) == PrefixNames(size, KEY).pieces(start + rest)
+
+
+def test_names_differ_by_key_and_realm():
+    tokens = array("q", range(8))
+    names = {
+        PrefixNames(4, key, realm).pieces(tokens)
+        for key in (b"one", b"other")
+        for realm in (b"", b"adapter")
+    }
+    assert len(names) == 4
+
+
+@given(TOKENS)
+def test_an_answer_is_nobody_elses(tokens):
+    pieces = PrefixNames(4, KEY).pieces(tokens)
+    one, other = unanswered(pieces, "r1"), unanswered(pieces, "r2")
+    assert prompt_len(one) == len(tokens)
+    assert same_prefix(one, other, len(tokens))
+    assert not same_prefix(one, other, len(tokens) + 1)
+
+
+# Locations
+
+
+@given(LOCS)
+def test_spans_say_the_same_locations_in_the_same_order(locs):
+    assert flat(spans_of(torch.tensor(locs, dtype=torch.int64))) == locs
+
+
+@given(st.integers(0, 100), st.integers(65, 500))
+def test_a_run_is_one_span(start, count):
+    assert spans_of(torch.arange(start, start + count)) == ((start, start + count),)
+
+
+@given(st.lists(st.integers(0, 20)), st.sampled_from([1, 4]))
+def test_spans_of_pages(pages, size):
+    expected = [page * size + offset for page in pages for offset in range(size)]
+    assert flat(spans_of_pages(pages, size)) == expected
+
+
+@given(st.lists(st.tuples(st.integers(-1, 9), st.integers(-1, 9))))
+def test_parallel_spans_stay_parallel_and_leave_out_what_is_no_location(pairs):
+    full, swa = parallel_spans([one for one, _ in pairs], [other for _, other in pairs])
+    named = [(one, other) for one, other in pairs if one > 0 and other > 0]
+    assert [*zip(flat(full), flat(swa), strict=True)] == named
+    assert len(full) == len(swa)
+    assert all(
+        mine[1] - mine[0] == theirs[1] - theirs[0] for mine, theirs in zip(full, swa, strict=True)
+    )
+
+
+def test_merged_joins_what_follows():
+    assert merged([(1, 2), (2, 4), (5, 6), (4, 5)]) == ((1, 4), (5, 6), (4, 5))
+
+
+def test_a_device_is_read_only_if_asked_for():
+    device, host = torch.empty(1, device="meta"), torch.empty(1)
+    assert [readable(device, level) for level in ("requests", "host", "full")] == [0, 0, 1]
+    assert [readable(host, level) for level in ("requests", "host", "full")] == [0, 1, 1]
+
+
+# Writer
+
+
+def step(index: int) -> Step:
+    return Step(index=index, operation=Decode())
+
+
+def read(path):
+    with path.open("rb") as lines:
+        return list(read_log(lines))
+
+
+def test_everything_is_written_in_order(tmp_path):
+    writer = LogWriter(tmp_path / "log", complain=raise_)
+    facts = [STARTED, *map(step, range(1000))]
+    for fact in facts:
+        writer.put(fact)
+    writer.finish(Ended(steps=1000))
+    writer.put(step(0))  # after the end
+    writer.wait()
+    assert read(tmp_path / "log") == [*facts, Ended(steps=1000)]
+
+
+def test_what_does_not_fit_is_counted_where_it_is_missing(tmp_path, monkeypatch):
+    """The thread is held up; later there is room again."""
+    held, drained = threading.Event(), threading.Event()
+    drain = LogWriter._drain
+
+    def wait_and_drain(self):
+        held.wait()
+        drain(self)
+        drained.set()
+
+    monkeypatch.setattr(LogWriter, "_drain", wait_and_drain)
+    writer = LogWriter(tmp_path / "log", complain=raise_, limit=10)
+    facts = [STARTED, *map(step, range(20))]
+    for fact in facts:
+        writer.put(fact)
+    held.set()
+    drained.wait()
+    writer.put(step(20))
+    writer.finish(Ended(steps=21))
+    writer.wait()
+    *before, gap, after, last = read(tmp_path / "log")
+    assert before == facts[:10]
+    assert gap == Gap(reason="the disk did not keep up", dropped=11)
+    assert (after, last) == (step(20), Ended(steps=21))
+
+
+def test_a_full_disk_is_said_once_and_ends_the_log(tmp_path):
+    said = []
+    writer = LogWriter(tmp_path / "log", complain=said.append)
+
+    class Full:
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+        def __exit__(self, *_):
+            pass
+
+    writer.put(STARTED)
+    writer._file.close()
+    writer._file = Full()
+    for index in range(600):
+        writer.put(step(index))
+    writer.finish(Ended(steps=600))
+    writer.wait()
+    [sentence] = said
+    assert "No space left on device" in sentence
+    assert (tmp_path / "log").read_bytes() in (b"", encode_fact(STARTED))
+
+
+def raise_(sentence: str) -> None:
+    raise AssertionError(sentence)

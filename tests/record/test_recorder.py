@@ -1,0 +1,152 @@
+"""The recorder against the driver: two witnesses of the same real objects must say the same."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvproof.fuzz.strategies import arbitrary_scenarios, likely_scenarios
+from kvproof.model.facts import (
+    Allocated,
+    Ended,
+    Freed,
+    Gap,
+    Pools,
+    Ran,
+    Translated,
+    encode_fact,
+)
+from kvproof.model.monitor import check, statuses
+from kvproof.model.scenario import (
+    TEXT_TOKENS,
+    Abort,
+    Decode,
+    Evict,
+    Finish,
+    Flush,
+    Geometry,
+    Piece,
+    Prefill,
+    Retract,
+    Scenario,
+    Submit,
+)
+from kvproof.record.hooks import MAX_ERRORS
+
+from .normal import as_recorded, steps
+from .worker import KEY
+
+TARGETS = [
+    ("0.5.15", "registry"),
+    ("0.5.16", "registry"),
+    ("0.5.16", "SWARadixCache"),
+    ("0.5.23", "registry"),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(
+    max_examples=40, deadline=None, database=None,
+    suppress_health_check=list(HealthCheck), derandomize=True,
+)  # fmt: skip
+@given(data=st.data())
+def test_recorder_and_driver_say_the_same(record, target, data):
+    scenario = data.draw(likely_scenarios() | arbitrary_scenarios())
+    driven, recorded = record(*target).play(scenario)
+    expected = as_recorded(driven, KEY)
+    if not recorded:
+        assert steps(expected) == []
+        return
+    assert not any(isinstance(fact, Gap) for fact in recorded)
+    assert type(recorded[-1]) is type(expected[-1])
+    assert steps(recorded) == steps(expected)
+    ours = check(recorded)
+    theirs = check([fact for fact in expected if not isinstance(fact, Pools)])
+    assert ours.counts == theirs.counts
+
+
+SIZES = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
+STORY = Scenario(
+    geometry=SIZES,
+    operations=(
+        Submit(request="A", prompt=(Piece("A", 17),)),
+        Prefill(request="A", tokens=8),
+        Prefill(request="A"),
+        Decode(),
+        Finish(request="A"),
+        Submit(request="B", prompt=(Piece("B", 16),)),
+        Prefill(request="B"),
+        Finish(request="B"),
+        Submit(request="C", prompt=(Piece("A", 16), Piece("C", 17))),
+        Prefill(request="C"),
+        Decode(),
+        Retract(request="C"),
+        Prefill(request="C"),
+        Abort(request="C"),
+        Evict(tokens=8),
+        Flush(),
+    ),
+)
+RELEASES = ("0.5.15", "0.5.16", "0.5.23")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_no_prompt_is_in_the_log(record, release):
+    """Not its token ids, not the server's name for the request: text A has the ids from 10**6."""
+    _, recorded = record(release).play(STORY)
+    log = b"".join(map(encode_fact, recorded))
+    assert b'"request":"r1"' in log
+    assert b'"A"' not in log
+    numbers = {int(number) for number in re.findall(rb"(?<![0-9a-f])[0-9]+(?![0-9a-f])", log)}
+    assert max(numbers) < TEXT_TOKENS
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    "sabotaged",
+    [
+        "kvproof.record.hooks:Instrumentation._log_of",
+        "kvproof.record.hooks._tokens",
+        "kvproof.record.hooks.spans_of",
+        "kvproof.record.hooks.spans_of_pages",
+        "kvproof.record.recorder:Recorder.end_prefill",
+        "kvproof.record.recorder:Recorder.begin_decode",
+        "kvproof.record.recorder:Recorder.begin_release",
+        "kvproof.record.recorder:Recorder.released",
+        "kvproof.record.names:PrefixNames.pieces",
+    ],
+)
+def test_an_error_of_the_recorder_does_not_reach_the_engine(record, release, sabotaged):
+    engine = record(release)
+    honest, whole = engine.play(STORY)
+    driven, recorded = engine.play(STORY, sabotaged=sabotaged)
+    assert driven == honest
+    assert not any(isinstance(fact, Gap) for fact in whole)
+    if recorded:  # else no log could be opened, which is not mistaken for one either
+        assert any(isinstance(fact, Gap) for fact in recorded)
+        assert "holds" not in statuses(check(recorded)).values()
+        # It gives up after a few errors, and says where its log ends.
+        assert sum(isinstance(fact, Gap) for fact in recorded) <= MAX_ERRORS + 1
+        assert isinstance(recorded[-1], Ended)
+
+
+def test_levels(record):
+    """Without locations the log is shorter, and says the same of everything else."""
+    engine = record("0.5.15")
+    _, host = engine.play(STORY)
+    _, full = engine.play(STORY, level="full")
+    _, requests = engine.play(STORY, level="requests")
+    assert full == host  # the pools are on the CPU
+    locations = (Allocated, Freed, Translated)
+    assert any(isinstance(fact, Allocated) for fact in host)
+    assert requests == [fact for fact in host if not isinstance(fact, locations)]
+
+
+def test_without_a_ring_no_launches_are_told(record):
+    driven, recorded = record("0.5.15", rocm_gate=False).play(STORY)
+    assert not any(isinstance(fact, Ran) for fact in recorded)
+    assert steps(recorded) == steps(as_recorded(driven, KEY))
+    assert statuses(check(recorded))["FRESH-DECODE"] == "unknown"

@@ -1,0 +1,74 @@
+"""The recorder in the release's own scheduler loop: whole batches, real admission, retraction."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvproof.kernels.engines.environment import engine_env
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.facts import Admitted, Answered, Gap, Ran, Released, Step, read_log
+from kvproof.model.monitor import check
+from kvproof.model.scenario import Geometry
+
+from .scheduler import Arrival, Day, Launch
+
+LOOP = Path(__file__).with_name("scheduler.py")
+SHARED = tuple(range(100, 110))
+DAY = Day(
+    Geometry(window=4, page_size=4, slots=8, pool_tokens=64),
+    (
+        Arrival(0, (7, 8, 9, 10, 11), 14),
+        Arrival(0, (6, 5, 4, 3, 2, 1), 14),
+        Arrival(0, (*SHARED, *range(110, 119)), 12),
+        Arrival(3, (*SHARED, 1, 2, 3), 13),
+        Arrival(30, (*SHARED, *range(110, 116), 5, 6), 4),
+    ),
+)
+"""Chunked prompts, a shared prefix, and more tokens than the pool holds."""
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_a_scheduler_loop_is_recorded(tmp_path, release):
+    try:
+        env = engine_env(EngineStore().find(release))
+    except EngineError as error:
+        pytest.skip(str(error))
+    result = subprocess.run(
+        [sys.executable, "-P", str(LOOP), msgspec.json.encode(DAY).decode(), str(tmp_path)],
+        env=env, capture_output=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr.decode()[-2000:]
+    launches = msgspec.json.decode(result.stdout.rpartition(b"\n")[2], type=list[Launch])
+    [log] = tmp_path.glob("*.jsonl")
+    with log.open("rb") as lines:
+        facts = list(read_log(lines))
+
+    # What the batches carry is what was recorded, launch by launch.
+    lanes = [
+        (fact.mode, fact.slot, fact.start, fact.end) for fact in facts if isinstance(fact, Ran)
+    ]
+    assert lanes == [(launch.mode, *lane) for launch in launches for lane in launch.lanes]
+    assert any(len(launch.lanes) > 1 for launch in launches if launch.mode == "prefill")
+
+    # Every request gets its answer, and whoever was retracted came again.
+    kinds = Counter(type(fact.operation).__name__ for fact in facts if isinstance(fact, Step))
+    told = Counter(type(fact) for fact in facts)
+    assert (kinds["Submit"], kinds["Finish"], told[Answered]) == (5, 5, 5)
+    # 0.5.23 keeps more room free for those that run, and retracts none of this day's.
+    assert bool(kinds["Retract"]) == (release != "0.5.23")
+    assert told[Admitted] == told[Released] == 5 + kinds["Retract"]
+    assert not told[Gap]
+
+    # Its allocations are in order, and its prefix hits are seen.
+    monitor = check(facts)
+    assert monitor.worst_of("PARTITION") is None
+    assert monitor.worst_of("REFINES") is None
+    assert monitor.checked["PARTITION"] > len(launches)
+    assert monitor.witnesses["prefix hit"]

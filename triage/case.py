@@ -1,0 +1,93 @@
+"""A case: what a file shows, be it a scenario or a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from kvproof.model.facts import Fact, LogReader, Started
+from kvproof.model.files import blocks, is_log, load_scenario, open_file
+from kvproof.model.monitor import Monitor, check
+from kvproof.model.scenario import BadFileError, Scenario
+from kvproof.model.verdict import Violation
+from kvproof.triage.lift import Lifter
+from kvproof.triage.symptoms import Symptom, choose, symptoms_of, violations_of
+
+_HEAD_BYTES = 1 << 16
+"""What is read of a file to tell a log from a scenario."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A scenario, and what is known to be wrong with it.
+
+    Attributes:
+        scenario: where something is known, it ends with the step that shows it.
+        started: how the log begins; None for a scenario file.
+        found: what is wrong, the worst first; empty if it was not played yet.
+        violations: the violations among those.
+        facts: length of the log; 0 for a scenario file.
+    """
+
+    scenario: Scenario
+    started: Started | None = None
+    found: tuple[Symptom, ...] = ()
+    violations: dict[Symptom, Violation] = field(default_factory=dict)
+    facts: int = 0
+
+
+def load_case(path: Path, *, wanted: str | None = None) -> Case:
+    """The case in a file. The scenario of a log ends with the step that breaks.
+
+    Args:
+        path: a scenario, or a log of any length, which is streamed.
+        wanted: a symptom, or an invariant; None for the worst.
+
+    Raises:
+        BadFileError: it is neither, or nothing that is wanted is wrong in the log.
+    """
+    with open_file(path) as file:
+        holds_log = is_log(file.read(_HEAD_BYTES))
+    return _case_of_log(path, wanted) if holds_log else Case(scenario=load_scenario(path))
+
+
+def _case_of_log(path: Path, wanted: str | None) -> Case:
+    monitor, lifter, count = Monitor(), Lifter(), 0
+    with open_file(path) as file:
+        for fact in LogReader(blocks(file)):
+            monitor.feed(fact)
+            lifter.feed(fact)
+            count += 1
+    found = symptoms_of(monitor)
+    symptom = choose(found, wanted)
+    if symptom is None:
+        what = f"breaks {wanted}" if wanted else "is wrong"
+        others = f"; it shows {', '.join(found)}" if found else ""
+        raise BadFileError(f"{path}: nothing in the log {what}{others}")
+    violations = violations_of(monitor)
+    until = violations[symptom].step if symptom in violations else None
+    return Case(
+        scenario=lifter.scenario(until=until),
+        started=monitor.started,
+        found=found,
+        violations=violations,
+        facts=count,
+    )
+
+
+def case_of_play(scenario: Scenario, log: Sequence[Fact], wanted: str | None) -> Case:
+    """What a scenario shows where it was played."""
+    monitor = check(log)
+    found = symptoms_of(monitor)
+    violations = violations_of(monitor)
+    shown = violations.get(choose(found, wanted) or "")
+    # An engine that failed did so in the last step that it began.
+    end = monitor.steps if shown is None else shown.step + 1
+    return Case(
+        scenario=replace(scenario, operations=scenario.operations[:end]),
+        found=found,
+        violations=violations,
+    )

@@ -1,0 +1,439 @@
+"""Exports: a failing scenario as a regression test for its engine, or for kvproof's own suite."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from importlib import resources
+from itertools import count
+from pathlib import Path
+
+import jinja2
+from msgspec.structs import replace
+
+from kvproof.fuzz.story import chain
+from kvproof.fuzz.targets import Target
+from kvproof.kernels.catalogue import family_of
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.facts import Fact, Skipped, Step
+from kvproof.model.monitor import check
+from kvproof.model.scenario import (
+    Decode,
+    Evict,
+    Flush,
+    Geometry,
+    Operation,
+    Piece,
+    Prefill,
+    Prompt,
+    Scenario,
+    Submit,
+    Verify,
+    number_texts,
+)
+from kvproof.model.text import spell_operation, spell_prompt
+from kvproof.model.verdict import Invariant, Violation
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+"""Names that stand in source code, file names and comments as they are."""
+
+SGLANG_TESTS: dict[Invariant, str] = {
+    "FRESH-DECODE": "decode_reads_only_rows_that_its_request_wrote",
+    "FRESH-PREFILL": "prefill_reads_only_rows_that_its_request_wrote",
+}
+"""Invariants that an exported SGLang test can assert, with the name of the test."""
+
+EXAMPLES = Path("fuzz/tests/test_examples.py")
+"""Where a patch adds its example, from the root of kvproof's repository."""
+
+_ANCHOR = "def test_an_example_"
+_WIDTH = 86
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A scenario as one target played it."""
+
+    target: Target
+    log: Sequence[Fact]
+
+    def shows(self, invariant: str | None) -> Violation | None:
+        """The worst violation here, or the worst of one invariant."""
+        found = check(self.log).by_severity()
+        return next((v for v in found if invariant in (None, v.invariant)), None)
+
+    def breaks(self, violation: Violation) -> bool:
+        """Whether the same invariant breaks here for the same cause."""
+        return (violation.invariant, violation.cause) in check(self.log).violations
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A failure to export.
+
+    Attributes:
+        scenario: ends with the step that breaks; its names are safe ones.
+        violation: what breaks on ``seen_on``, a target's name.
+    """
+
+    scenario: Scenario
+    violation: Violation
+    seen_on: str
+
+    @property
+    def name(self) -> str:
+        """Name in files and functions, e.g. ``fresh_decode_other_request``."""
+        return f"{self.violation.invariant}-{self.violation.cause}".lower().replace("-", "_")
+
+    @property
+    def story(self) -> list[str]:
+        """What breaks and how it came to that, in lines."""
+        violation = self.violation
+        sentence = f"On {self.seen_on}, in step {violation.step + 1}, {violation.sentence}."
+        texts = (sentence, *chain(violation, self.scenario.geometry.window))
+        return [line for text in texts for line in textwrap.wrap(text, _WIDTH)]
+
+
+def case_of(scenario: Scenario, runs: Sequence[Run], invariant: str | None) -> Case:
+    """The first run that breaks, as a case.
+
+    Args:
+        scenario: what was played; its names are safe ones.
+        runs: on each target.
+        invariant: what the case is about; None for the worst that breaks.
+
+    Raises:
+        EngineError: it breaks in none of the runs.
+    """
+    for run in runs:
+        violation = run.shows(invariant)
+        if violation is not None:
+            operations = scenario.operations[: violation.step + 1]
+            return Case(
+                scenario=replace(scenario, operations=operations),
+                violation=violation,
+                seen_on=run.target.name,
+            )
+    raise EngineError(
+        f"{invariant or 'no invariant'} breaks on {', '.join(run.target.name for run in runs)}"
+        if invariant is None
+        else f"{invariant} does not break on {', '.join(run.target.name for run in runs)}",
+        fix="give a scenario that breaks there, or install the engine on which it does",
+    )
+
+
+# Names
+
+
+def with_safe_names(scenario: Scenario) -> Scenario:
+    """The scenario with each name that source code could not hold replaced by one that it can.
+
+    Equal names stay equal, different ones different; the play is the same but for the names.
+    """
+    operations = scenario.operations
+    requests = _renamed(
+        op.request for op in operations if not isinstance(op, Decode | Verify | Evict | Flush)
+    )
+    texts = _renamed(
+        piece.text for op in operations if isinstance(op, Submit) for piece in op.prompt
+    )
+
+    def renamed(operation: Operation) -> Operation:
+        match operation:
+            case Submit(request=request, prompt=prompt):
+                pieces = tuple(Piece(texts[piece.text], piece.until) for piece in prompt)
+                return Submit(request=requests[request], prompt=pieces)
+            case Decode() | Verify() | Evict() | Flush():
+                return operation
+            case _:
+                return replace(operation, request=requests[operation.request])
+
+    return replace(scenario, operations=tuple(map(renamed, operations)))
+
+
+def _renamed(names: Iterable[str]) -> Mapping[str, str]:
+    given = dict.fromkeys(names)
+    fresh = (name for name in (f"R{number}" for number in count(1)) if name not in given)
+    return {name: name if SAFE_NAME.fullmatch(name) else next(fresh) for name in given}
+
+
+# A test of SGLang
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Dialect:
+    """How a release family spells what the exported test does with a request ``req``."""
+
+    matched: str
+    end: str
+    publish_chunk: str
+    publish: str
+    release: str
+    drop: str
+    retract: str
+    cached_gates: tuple[str, ...] = ("is_unified_kv_triton",)
+    is_new: bool = False
+
+
+_OLD = _Dialect(
+    matched="len(req.prefix_indices)",
+    end="req.extend_range.end",
+    publish_chunk="maybe_cache_unfinished_req(req, self.tree, chunked=True)",
+    publish="maybe_cache_unfinished_req(req, self.tree)",
+    release="release_kv_cache(req, self.tree, is_insert=True)",
+    drop="release_kv_cache(req, self.tree, is_insert=False)",
+    retract="self.running.release_req(index, len(reqs) - 1, self.server_args)",
+)
+
+_DIALECTS = {
+    "0.5.15": _OLD,
+    "0.5.16": _OLD,
+    "0.5.23": _Dialect(
+        matched="req.prefix_len",
+        end="req.extend_end",
+        publish_chunk="checkpoint_kv_cache(req, self.tree)",
+        publish="checkpoint_kv_cache(req, self.tree)",
+        release="release_kv_cache(req, self.tree, checkpoint=True)",
+        drop="release_kv_cache(req, self.tree, checkpoint=False)",
+        retract="self.running.release_req(index, len(reqs) - 1)",
+        cached_gates=("is_unified_kv_triton", "is_unified_kv_fp8"),
+        is_new=True,
+    ),
+}
+"""By release family, like the drivers' adapters, whose methods they repeat in the test."""
+
+
+def sglang_test(case: Case, run: Run) -> str:
+    """A test of one release in SGLang's own idiom, which runs without kvproof.
+
+    Args:
+        case: what it asserts the absence of.
+        run: the case on the release that the test is for; what was skipped is left out of it.
+
+    Raises:
+        EngineError: there is no such test for the invariant or the release.
+    """
+    invariant = case.violation.invariant
+    if invariant not in SGLANG_TESTS:
+        raise EngineError(
+            f"there is no SGLang test for {invariant}: what it says is not seen in one request",
+            fix="give --as pytest, or --invariant with one of " + ", ".join(SGLANG_TESTS),
+        )
+    target = run.target
+    family = family_of(target.engine.root)
+    if family.name not in _DIALECTS:
+        raise EngineError(
+            f"there is no SGLang test for releases like {target.engine.name}",
+            fix=f"give --engine with one of {', '.join(_DIALECTS)}",
+        )
+    operations = _played(run.log, len(case.scenario.operations))
+    uses = {type(operation).__name__ for operation in operations}
+    return _template("sglang_test.py.j2").render(
+        name=sglang_test_name(case),
+        title=f"{invariant}: {SGLANG_TESTS[invariant].replace('_', ' ')}.",
+        story=case.story,
+        version=target.engine.version,
+        construction=target.construction,
+        by_hand=target.construction == "SWARadixCache",
+        gate=family.parts["gate"].partition(":")[0],
+        dialect=_DIALECTS[family.name],
+        geometry=case.scenario.geometry,
+        invariant=invariant,
+        uses=uses,
+        releases=bool(uses & {"Finish", "Abort"}),
+        class_name="Test" + invariant.title().replace("-", ""),
+        test_name=SGLANG_TESTS[invariant],
+        calls=_calls(operations),
+    )
+
+
+def sglang_test_name(case: Case) -> str:
+    """File name of a case's SGLang test."""
+    return f"test_{case.name}.py"
+
+
+def import_stubs() -> str:
+    """What runs an SGLang test where SGLang's serving libraries are not installed."""
+    return resources.files("kvproof.kernels.engines").joinpath("import_stubs.py").read_text()
+
+
+def _played(log: Sequence[Fact], steps: int) -> list[Operation]:
+    operations: list[Operation] = []
+    for fact in log:
+        if isinstance(fact, Step):
+            if fact.index == steps:
+                break
+            operations.append(fact.operation)
+        elif isinstance(fact, Skipped):
+            operations.pop()
+    return operations
+
+
+def _calls(operations: Sequence[Operation]) -> list[str]:
+    texts: dict[str, int] = {}
+    lines: list[str] = []
+    for operation in operations:
+        match operation:
+            case Submit(request=request, prompt=prompt):
+                number_texts(texts, prompt)
+                pieces = ", ".join(f"({texts[piece.text]}, {piece.until})" for piece in prompt)
+                lines += [
+                    f"# {request} asks {spell_prompt(prompt)}",
+                    f'self.submit("{request}", [{pieces}])',
+                ]
+            case Prefill(request=request, tokens=tokens):
+                chunk = "" if tokens is None else f", chunk={tokens}"
+                lines.append(f'self.prefill("{request}"{chunk})')
+            case Decode():
+                lines.append("self.decode()")
+            case Evict(tokens=tokens):
+                lines.append(f"self.tree.evict(EvictParams(num_tokens={tokens}))")
+            case Flush():
+                lines.append("self.flush()")
+            case Verify():  # refused by the drivers, so it is never played
+                raise AssertionError("a verify step was played")
+            case _:
+                word = type(operation).__name__.lower()
+                lines.append(f'self.{word}("{operation.request}")')
+    return lines
+
+
+# Tests of kvproof
+
+
+def kvproof_test(case: Case, runs: Sequence[Run]) -> str:
+    """A pytest file for ``fuzz/tests``, where its fixtures are.
+
+    Args:
+        case: what it looks for.
+        runs: of the same scenario on every target whose verdict the test shall know.
+    """
+    operations = case.scenario.operations
+    names = {type(operation).__name__ for operation in operations}
+    if "Submit" in names:
+        names.add("Piece")
+    return _template("kvproof_test.py.j2").render(
+        case=case,
+        story=case.story,
+        names=sorted({*names, "Geometry", "Scenario"}),
+        scenario=spell_scenario(case.scenario),
+        verdicts={run.target.name: run.breaks(case.violation) for run in runs},
+        operations=[spell_operation(operation) for operation in operations],
+    )
+
+
+def example_patch(case: Case, repository: Path) -> str:
+    """A diff for ``git apply`` that adds the case as an example of kvproof's Hypothesis test.
+
+    Args:
+        case: what it adds.
+        repository: root of a checkout of kvproof.
+
+    Raises:
+        EngineError: that is no such checkout.
+    """
+    try:
+        before = (repository / EXAMPLES).read_text()
+    except OSError as error:
+        raise EngineError(
+            f"{repository / EXAMPLES} cannot be read: {error.strerror}",
+            fix="run it in the root of a checkout of kvproof, or name that with --repository",
+        ) from error
+    if _ANCHOR not in before:
+        raise EngineError(
+            f"{EXAMPLES} has no test {_ANCHOR}...", fix="use the checkout of this kvproof"
+        )
+    lines = before.splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if line.startswith(_ANCHOR))
+    text = (
+        "@example(\n"
+        f"    # {case.violation.invariant} ({case.violation.cause}) on {case.seen_on}\n"
+        f"    scenario={spell_scenario(case.scenario, indent='    ')}\n"
+        ")\n"
+    )
+    after = [*lines[:at], *text.splitlines(keepends=True), *lines[at:]]
+    return "".join(
+        unified_diff(lines, after, f"a/{EXAMPLES.as_posix()}", f"b/{EXAMPLES.as_posix()}")
+    )
+
+
+# Scenarios as Python
+
+
+def spell_scenario(scenario: Scenario, *, indent: str = "") -> str:
+    """A scenario as a Python expression, formatted as this repository's formatter does it."""
+    lines = [
+        "Scenario(",
+        f"    geometry={_spell_geometry(scenario.geometry)},",
+        "    operations=(",
+        *(
+            f"        {line}"
+            for operation in scenario.operations
+            for line in _spell_operation(operation, room=88 - len(indent))
+        ),
+        "    ),",
+        ")",
+    ]
+    return "\n".join([lines[0], *(indent + line for line in lines[1:])])
+
+
+def _spell_geometry(geometry: Geometry) -> str:
+    default = Geometry(window=1, page_size=1, slots=1, pool_tokens=1)
+    required = {"window", "page_size", "slots", "pool_tokens"}
+    return f"Geometry({_fields(geometry, default, required)})"
+
+
+def _fields(thing: object, default: object, required: set[str]) -> str:
+    names: tuple[str, ...] = type(thing).__struct_fields__  # type: ignore[attr-defined]
+    return ", ".join(
+        f"{name}={getattr(thing, name)}"
+        for name in names
+        if name in required or getattr(thing, name) != getattr(default, name)
+    )
+
+
+def _spell_operation(operation: Operation, *, room: int) -> list[str]:
+    match operation:
+        case Submit(request=request, prompt=prompt):
+            line = f'Submit(request="{request}", prompt={_spell_prompt(prompt)}),'
+            if len(line) <= room:
+                return [line]
+            pieces = [f"        {_spell_piece(piece)}," for piece in prompt]
+            return [
+                "Submit(", f'    request="{request}",', "    prompt=(", *pieces, "    ),", "),"
+            ]  # fmt: skip
+        case Prefill(request=request, tokens=tokens):
+            chunk = "" if tokens is None else f", tokens={tokens}"
+            return [f'Prefill(request="{request}"{chunk}),']
+        case Decode(pad=pad):
+            return [f"Decode(pad={pad})," if pad else "Decode(),"]
+        case Verify(accepted=accepted):
+            return [f"Verify(accepted={accepted}),"]
+        case Evict(tokens=tokens):
+            return [f"Evict(tokens={tokens}),"]
+        case Flush():
+            return ["Flush(),"]
+        case _:
+            return [f'{type(operation).__name__}(request="{operation.request}"),']
+
+
+def _spell_prompt(prompt: Prompt) -> str:
+    return f"({', '.join(map(_spell_piece, prompt))}{',' if len(prompt) == 1 else ''})"
+
+
+def _spell_piece(piece: Piece) -> str:
+    return f'Piece("{piece.text}", {piece.until})'
+
+
+def _template(name: str) -> jinja2.Template:
+    # What is rendered here is source code: names in it are safe ones, and nothing is escaped.
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("kvproof.triage", "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template(name)

@@ -1,0 +1,141 @@
+"""What triage plays scenarios on: a target of the store, or the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvproof.fuzz.drivers.wire import Backend
+from kvproof.fuzz.targets import Target, find_targets
+from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.facts import Fact, Started
+from kvproof.model.reference import Policy, reference_player
+from kvproof.model.scenario import Scenario
+from kvproof.triage.cache import engine_code
+
+MODEL = "model"
+"""Name of the reference engine as a target."""
+
+
+class Process(Protocol):
+    """What plays scenarios, one at a time: `kvproof.fuzz.drivers.process.EngineProcess`."""
+
+    def start(self) -> object:
+        """Be ready to play."""
+
+    def play(self, scenario: Scenario, *, timeout: float, backend: Backend) -> list[Fact]:
+        """The log of a scenario."""
+
+    def interrupt(self) -> None:
+        """End what is played in another thread, as soon as may be."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class Subject(Protocol):
+    """Something to play scenarios on."""
+
+    @property
+    def name(self) -> str:
+        """Name as a target."""
+
+    @property
+    def code(self) -> str:
+        """Changes whenever plays may."""
+
+    def process(self) -> Process:
+        """A process of its own, not yet started."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSubject:
+    """A target of the store."""
+
+    target: Target
+
+    @property
+    def name(self) -> str:
+        """The target's name."""
+        return self.target.name
+
+    @property
+    def code(self) -> str:
+        """Construction and code of the engine."""
+        return f"{self.target.construction} {engine_code(self.target.engine)}"
+
+    def process(self) -> Process:
+        """A process of the engine."""
+        return self.target.process()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSubject:
+    """The reference engine under one policy, in this process."""
+
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def name(self) -> str:
+        """``model``."""
+        return MODEL
+
+    @property
+    def code(self) -> str:
+        """The policy; the model's code is kvproof's own."""
+        return repr(self.policy)
+
+    def process(self) -> Process:
+        """Itself."""
+        return _InProcess(self.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class _InProcess:
+    policy: Policy
+
+    def start(self) -> None:
+        """It is there."""
+
+    def play(self, scenario: Scenario, *, timeout: float, backend: Backend) -> list[Fact]:
+        return list(reference_player(scenario.geometry, self.policy).play(scenario))
+
+    def interrupt(self) -> None:
+        """A play ends by itself."""
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def find_subjects(
+    names: Sequence[str], store: EngineStore, *, started: Started | None = None
+) -> tuple[Subject, ...]:
+    """Targets by name, as `find_targets` takes them, or ``model``.
+
+    Args:
+        names: none for the one that a log is of, or else for every installed engine.
+        store: where engines are.
+        started: how a log begins, if there is one. The model then has its cap.
+
+    Raises:
+        EngineError: an engine is not installed.
+    """
+    if not names and started is not None:
+        names = [started.target]
+    found: list[Subject] = []
+    for name in names or [""]:
+        if name == MODEL:
+            found.append(ModelSubject(Policy() if started is None else _policy_of(started)))
+        else:
+            targets = find_targets([name] if name else [], store)
+            found += [EngineSubject(target) for target in targets]
+    return tuple(dict.fromkeys(found))
+
+
+def _policy_of(started: Started) -> Policy:
+    return Policy(
+        reprefill_tail=started.reprefill_tail,
+        stride=None,
+        verify_order=started.verify_order,
+    )
