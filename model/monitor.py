@@ -23,6 +23,7 @@ from kvproof.model.facts import (
     Advanced,
     Allocated,
     Answered,
+    Breached,
     Ended,
     EngineError,
     Fact,
@@ -178,6 +179,13 @@ class Monitor:
                 self.gap = fact
             case Started():
                 self._start(fact)
+            case Breached():
+                self.checked["REFINES"] += 1
+                self._break(
+                    "REFINES",
+                    "assumption",
+                    f"a launch of {fact.kernel} breaks {fact.assumption}: {fact.message}",
+                )
             case EngineError():
                 self.engine_error = fact
             case Ended():

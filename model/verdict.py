@@ -35,7 +35,7 @@ Cause: TypeAlias = Literal[
     # USEFUL
     "no-reuse",
     # REFINES
-    "row", "window", "match", "payload",
+    "row", "window", "match", "payload", "assumption",
 ]  # fmt: skip
 
 CAUSES: dict[Cause, str] = {
@@ -59,6 +59,7 @@ CAUSES: dict[Cause, str] = {
     "window": "a query's window is not the one that the rule gives",
     "match": "the reused prefix is longer than what the tree holds, or not page aligned",
     "payload": "what came out of the tensor is not what was seen going in",
+    "assumption": "a launch breaks a guarantee of the host that the kernel proofs assume",
 }
 
 Status: TypeAlias = Literal["holds", "violated", "unknown", "skipped", "engine error"]
