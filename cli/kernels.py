@@ -14,12 +14,14 @@ from rich.text import Text
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.capture import TARGETS, Captured, KernelProcess, Order
+from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.compare import Compared, compare
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
-from kvproof.kernels.width import REFERENCE
-from kvproof.proofs.kernel_mutants import MUTANTS
-from kvproof.proofs.kernel_report import KernelReport, examine
+from kvproof.kernels.inventory import inventory
+from kvproof.kernels.width import ORDINARY, REFERENCE
+from kvproof.proofs.kernels.mutants import MUTANTS
+from kvproof.proofs.kernels.report import KernelReport, examine
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover
 
 commands = typer.Typer(
@@ -75,6 +77,28 @@ def prove(
         as_json=as_json,
     )
     if not good:
+        raise typer.Exit(ExitCode.VIOLATION)
+
+
+@commands.command("list")
+def list_(*, engine: EngineOption = None, as_json: JsonOption = False) -> None:
+    """List the Triton functions in the catalogued modules, and what is not as recorded.
+
+    Nothing is imported or proved. Exits with 1 if a release has a kernel that its family had not,
+    lacks one, or changed one.
+    """
+    found = {each.name: inventory(each.root, family_of(each.root)) for each in _engines(engine)}
+    table = plain_table("engine", "kernel", "module", "step", "change")
+    for name, functions in found.items():
+        for one in functions:
+            module, _, kernel = one.place.partition(":")
+            table.add_row(
+                name, Text(kernel), Text(module),
+                Text(", ".join(one.steps) or "not covered", style="" if one.steps else "dim"),
+                Text(one.change, style="red"),
+            )  # fmt: skip
+    show(table, {"engines": found}, as_json=as_json)
+    if any(one.change for functions in found.values() for one in functions):
         raise typer.Exit(ExitCode.VIOLATION)
 
 
@@ -209,25 +233,54 @@ def _report(report: KernelReport) -> RenderableType:
     for one in report.comparisons:
         verdict = one.difference or f"{one.cells:,} cells of {one.launches} launches as predicted"
         parts.append(Text(f"{one.kernel}: {verdict}", style="red" if one.difference else ""))
-    sizes = ", ".join(f"{limit:,} {name}" for name, limit in REFERENCE.items())
-    widths = plain_table("kernel", "breaks first at", "line", "where it wraps")
-    for width in report.widths:
-        if width.smallest is not None:
-            widths.add_row(
-                Text(width.kernel), f"{width.smallest:,} {width.size}", str(width.line),
-                width.wraps or "a step that later steps undo",
-            )  # fmt: skip
-    parts += [Text(""), Text(f"widths; the other sizes being at most {sizes}"), widths]
+    for function in report.changes:
+        parts.append(
+            Text(f"{function.change}: {function.place}; see `kvproof kernels list`", style="yellow")
+        )
+    parts += _widths(report)
     if report.mutants:
-        mutants = plain_table("mutant", "noticed by", "s", "random launches")
+        mutants = plain_table("mutant", "noticed by", "s", "random launches", "s")
         for mutant in report.mutants:
             edit = f"{mutant.edit.kernel}: {mutant.edit.text} -> {mutant.edit.by}"
             fuzzed = f"none of {mutant.tried}" if mutant.launches is None else mutant.launches
+            taken = "" if mutant.launch_seconds is None else f"{mutant.launch_seconds:.2f}"
             mutants.add_row(
-                edit, Text(mutant.killed_by or "nothing: " + mutant.why,
-                           style="" if mutant.killed_by else "red"),
-                f"{mutant.seconds:.1f}", str(fuzzed),
+                Text(edit), Text(mutant.killed_by or "nothing: " + mutant.why,
+                                 style="" if mutant.killed_by else "red"),
+                f"{mutant.seconds:.1f}", str(fuzzed), taken,
             )  # fmt: skip
+        killed = sum(bool(one.killed_by) for one in report.mutants)
+        fuzzed_too = sum(one.launches is not None for one in report.mutants)
+        parts.append(
+            Text(f"\n{len(report.mutants)} mutants: {killed} noticed by proofs, {fuzzed_too} by "
+                 "random launches")
+        )  # fmt: skip
         parts += [Text(""), mutants]
     parts.append(Text(f"{report.seconds:.0f} s\n"))
     return Group(*parts)
+
+
+def _widths(report: KernelReport) -> list[RenderableType]:
+    """For each kernel the largest safe size of each kind, and what lies beyond."""
+    safe = plain_table("kernel", "largest safe sizes; others are not limited")
+    whole = [one for one in report.widths if not one.access]
+    for kernel in dict.fromkeys(one.kernel for one in whole):
+        limited = [
+            f"{one.smallest - 1:,} {one.size}"
+            for one in whole
+            if one.kernel == kernel and one.smallest is not None
+        ]
+        safe.add_row(Text(kernel), Text("; ".join(limited) or "not limited"))
+    first = plain_table("kernel", "access", "breaks first at", "where it wraps", "configuration")
+    for one in report.widths:
+        if one.smallest is not None and one.smallest <= REFERENCE[one.size] and one.access:
+            first.add_row(
+                Text(one.kernel), Text(one.access), f"{one.smallest:,} {one.size}",
+                one.wraps or "a step that later steps undo", one.configuration,
+            )  # fmt: skip
+    ordinary = ", ".join(f"{limit:,} {name}" for name, limit in ORDINARY.items())
+    reference = ", ".join(f"{limit:,} {name}" for name, limit in REFERENCE.items())
+    return [
+        Text(""), Text(f"widths, while the other sizes are at most {ordinary}"), safe,
+        Text(""), Text(f"what breaks within {reference}"), first,
+    ]  # fmt: skip

@@ -36,7 +36,7 @@ from kvproof.fuzz.targets import REGISTRY, Target
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
-from kvproof.model.verdict import FAMILIES, SEVERITY, Cause, Invariant, Verdict, Violation
+from kvproof.model.verdict import FAMILIES, IN_WORDS, SEVERITY, Cause, Invariant, Verdict, Violation
 from kvproof.model.witness import CAP_WITNESS, Witness, required_of
 
 Break: TypeAlias = tuple[Invariant, Cause]
@@ -240,7 +240,10 @@ class Campaign:
             missing=survey.missing(),
             counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
             verdicts=tuple(
-                _verdict(invariant, survey, findings) for invariant in FAMILIES[self.target.family]
+                _verdict(invariant, survey, findings)
+                for invariant in IN_WORDS
+                if invariant in FAMILIES[self.target.family]
+                or any(finding.violation.invariant == invariant for finding in findings)
             ),
             findings=findings,
             faults=tuple(survey.faults.values()),

@@ -17,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
@@ -30,6 +32,7 @@ from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, cache_root
+from kvproof.kernels.guarantees import Breach, watch
 from kvproof.kernels.ttir import strip_locations
 
 TARGETS = ("gfx942", "gfx950", "sm_90")
@@ -116,7 +119,7 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     source: str
     signature: dict[str, str]
-    constants: dict[str, int | bool | str | None]
+    constants: dict[str, int | float | bool | str | None]
     ttir: str
     sizes: dict[str, int]
     parametric: str
@@ -149,28 +152,43 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One launch in the interpreter.
 
     Attributes:
-        grid: programs.
+        grid: programs in each dimension.
         scalars: arguments that are numbers, constants included.
         before: tensors before the launch; a tensor passed twice is there twice.
         after: tensors after it.
+        where: their addresses, by which one sees that two are the same memory.
+        pointed: what the addresses in a tensor point to.
+        seconds: that it took.
+        breaches: what it breaks of what the proofs assume.
     """
 
     recipe: str
     kernel: str
-    grid: int
+    grid: tuple[int, int, int]
     scalars: dict[str, int]
     before: dict[str, Array]
     after: dict[str, Array]
+    where: dict[str, int]
+    pointed: dict[str, dict[int, Array]] = {}
+    seconds: float = 0.0
+    breaches: tuple[Breach, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an order."""
+    """What came of an order.
+
+    Attributes:
+        breaches: what a played launch broke of what the proofs assume.
+        failed: why a recipe's wrapper launched nothing, by recipe.
+    """
 
     family: str = ""
     captured: tuple[Captured, ...] = ()
     mutated: tuple[Mutated, ...] = ()
     launches: tuple[Launch, ...] = ()
     numbers: list[int] = []
+    breaches: tuple[Breach, ...] = ()
+    failed: dict[str, str] = {}
     error: str = ""
 
 
@@ -265,18 +283,25 @@ def carry_out(order: Order) -> Report:
     from kvproof.kernels.recipes import PLAYS, recipes_of  # noqa: PLC0415
 
     if order.work == "play":
-        numbers = PLAYS[order.wrapper](family, order.numbers)
-        return Report(family=family.name, numbers=numbers)
+        broken: list[Breach] = []
+        unwatch = watch(broken)
+        try:
+            numbers = PLAYS[order.wrapper](family, order.numbers)
+        finally:
+            unwatch()
+        return Report(family=family.name, numbers=numbers, breaches=tuple(broken))
 
     recipes = {
         name: functools.partial(run, family)
-        for name, run in recipes_of(family).items()
+        for name, run in recipes_of(family, compiled=order.work == "capture").items()
         if not order.only or name in order.only
     }
     if order.work == "run":
         return Report(family=family.name, launches=tuple(_launches(order, recipes)))
-    captured, mutated = _captures(order, recipes)
-    return Report(family=family.name, captured=tuple(captured), mutated=tuple(mutated))
+    captured, mutated, failed = _captures(order, recipes)
+    return Report(
+        family=family.name, captured=tuple(captured), mutated=tuple(mutated), failed=failed
+    )
 
 
 Runs: TypeAlias = Mapping[str, Callable[[Random], None]]
@@ -301,12 +326,14 @@ class _NoGpu:
         return 0
 
 
-def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated]]:
+def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated], dict[str, str]]:
     from triton.runtime import driver  # noqa: PLC0415
     from triton.runtime.jit import JITFunction  # noqa: PLC0415
 
     driver.set_active(_NoGpu(TARGETS[0]))
     met: list[tuple[str, Any]] = []
+    launched: Counter[str] = Counter()
+    failed: dict[str, str] = {}
     recipe = ""
 
     def compile_only(
@@ -315,13 +342,18 @@ def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated
     ) -> None:  # fmt: skip
         """Stands for JITFunction._do_compile: None ends the launch there."""
         source = self.ASTSource(self, signature, constants, attributes)
-        met.append((recipe, (source, options)))
+        met.append((_numbered(recipe, self.__name__, launched), (source, options)))
 
     original = JITFunction._do_compile
     JITFunction._do_compile = compile_only
     try:
-        for recipe, run in recipes.items():  # noqa: B007  # read by compile_only
-            run(Random(order.seeds[0]))
+        for recipe, run in recipes.items():  # read by compile_only
+            launched.clear()
+            try:
+                run(Random(order.seeds[0]))
+            except Exception as error:  # a wrapper that changed: its kernels are not understood
+                traceback.print_exc()
+                failed[recipe] = f"{type(error).__name__}: {error}"
     finally:
         JITFunction._do_compile = original
     captured: list[Captured] = []
@@ -332,9 +364,10 @@ def _captures(order: Order, recipes: Runs) -> tuple[list[Captured], list[Mutated
             continue
         captured.append(one)
         for edit in order.edits:
-            if edit.kernel == one.kernel:
+            # A release whose kernel reads differently has no such mutant.
+            if edit.kernel == one.kernel and edit.text in source.fn.src:
                 mutated.append(_mutated(recipe, source, options, edit))
-    return captured, mutated
+    return captured, mutated, failed
 
 
 def _captured(recipe: str, source: Any, options: Any, targets: Sequence[str]) -> Captured:
@@ -436,12 +469,23 @@ def _edited(source: str, edit: Edit) -> str:
     return source.replace(edit.text, edit.by)
 
 
+def _numbered(recipe: str, kernel: str, launched: Counter[str]) -> str:
+    """Name of a launch: a wrapper may launch one kernel twice, for two pools."""
+    launched[kernel] += 1
+    return recipe if launched[kernel] == 1 else f"{recipe}, launch {launched[kernel]}"
+
+
 def _launches(order: Order, recipes: Runs) -> list[Launch]:
     import torch  # noqa: PLC0415
     from triton.runtime.interpreter import InterpretedFunction  # noqa: PLC0415
 
+    from kvproof.kernels.memory_recipes import POINTED  # noqa: PLC0415
+
     found: list[Launch] = []
     recipe = ""
+    broken: list[Breach] = []
+    launched: Counter[str] = Counter()
+    unwatch = watch(broken)
     original = InterpretedFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -450,15 +494,30 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         )
         tensors = {k: v for k, v in bound.arguments.items() if isinstance(v, torch.Tensor)}
         before = {name: _array(tensor) for name, tensor in tensors.items()}
+        broken.clear()
+        started = time.perf_counter()
         result = original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        seconds = time.perf_counter() - started
         found.append(
             Launch(
-                recipe=recipe,
+                recipe=_numbered(recipe, self.__name__, launched),
                 kernel=self.__name__,
-                grid=int(grid[0]),
-                scalars={k: int(v) for k, v in bound.arguments.items() if k not in tensors},
+                grid=_three(grid(bound.arguments) if callable(grid) else grid),
+                scalars={
+                    k: int(v)
+                    for k, v in bound.arguments.items()
+                    if k not in tensors and isinstance(v, int)
+                },
+                seconds=seconds,
+                breaches=tuple(broken),
                 before=before,
                 after={name: _array(tensor) for name, tensor in tensors.items()},
+                where={name: tensor.data_ptr() for name, tensor in tensors.items()},
+                pointed={
+                    name: {each.data_ptr(): _array(each) for each in POINTED}
+                    for name, tensor in tensors.items()
+                    if tensor.dtype == torch.uint64
+                },
             )
         )
         return result
@@ -468,18 +527,28 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         for seed in order.seeds:
             for recipe, launch in recipes.items():  # noqa: B007  # read by run
                 torch.manual_seed(seed)
-                launch(Random(seed))
+                launched.clear()
+                try:
+                    launch(Random(seed))
+                except Exception:  # as in _captures, which names it
+                    traceback.print_exc()
     finally:
-        InterpretedFunction.run = original
+        unwatch()
     return found
+
+
+def _three(grid: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*map(int, grid), 1, 1)[:3]
+    return x, y, z
 
 
 def _array(tensor: Any) -> Array:
     import torch  # noqa: PLC0415
 
-    flat = tensor.detach().reshape(-1)
-    if flat.dtype == torch.bfloat16:
-        flat = flat.view(torch.int16)
+    flat = tensor.detach().as_subclass(torch.Tensor).reshape(-1)
+    if flat.dtype.is_floating_point:
+        sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+        flat = flat.view(sizes[flat.element_size()])
     values = flat.numpy()
     return Array(dtype=str(values.dtype), data=values.tobytes())
 

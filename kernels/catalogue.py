@@ -23,12 +23,15 @@ class Kernel:
     """One step that runs on the device.
 
     Attributes:
-        launch: the engine's function that launches it; None where a method does.
+        launch: the engine's function that launches it; the kernel itself where only long methods of
+            attention backends do.
         jit: the Triton kernels that are launched for it.
+        rule: what it has to do: a rule of the specification, or a sentence.
     """
 
-    launch: str | None
+    launch: str
     jit: tuple[str, ...]
+    rule: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +85,14 @@ class Family:
 
     def launcher(self, name: str) -> Any:
         """The engine's function that launches a kernel; imports it."""
-        launch = self.kernels[name].launch
-        if launch is None:
-            raise ValueError(f"kernel {name} is launched by a method of the allocator")
-        return pkgutil.resolve_name(launch)
+        return pkgutil.resolve_name(self.kernels[name].launch)
 
     def jit(self, name: str) -> tuple[Any, ...]:
         """The Triton kernels behind a step; imports them."""
         return tuple(pkgutil.resolve_name(place) for place in self.kernels[name].jit)
+
+
+_PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
 
 
 def _parts(*, components: str, **places: str) -> dict[str, str]:
@@ -101,7 +104,7 @@ def _parts(*, components: str, **places: str) -> dict[str, str]:
         "prefill adder": "sglang.srt.managers.schedule_policy:PrefillAdder",
         "request pool": f"{cache}.memory_pool:ReqToTokenPool",
         "allocator": f"{cache}.allocator.swa:SWATokenToKVPoolAllocator",
-        "page allocator": f"{cache}.allocator.paged:PagedTokenToKVPoolAllocator",
+        "page allocator": _PAGED,
         "KV pool": f"{cache}.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool",
         "allocation": f"{cache}.allocation:alloc_for_extend",
         "release": f"{cache}.common:release_kv_cache",
@@ -113,35 +116,18 @@ def _parts(*, components: str, **places: str) -> dict[str, str]:
     }
 
 
-def _memory_kernels(*, memory: str, write: str) -> dict[str, Kernel]:
-    """What allocates pages and writes the request's rows."""
-    return {
-        "allocate extend": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_extend_kernel",)),
-        "allocate decode": Kernel(launch=None, jit=(f"{memory}.allocator:alloc_decode_kernel",)),
-        "write request rows": Kernel(
-            launch=f"sglang.srt.mem_cache.{write}:write_cache_indices",
-            jit=(f"{memory}.common:write_req_to_token_pool_triton",),
-        ),
-        "last location": Kernel(
-            launch=f"sglang.srt.mem_cache.{write}:get_last_loc",
-            # HIP takes the safe one.
-            jit=(
-                f"{memory}.common:get_last_loc_kernel",
-                f"{memory}.common:_get_last_loc_safe_kernel",
-            ),
-        ),
-    }
-
-
 def _ring_kernels(*, unified: str, store: str) -> dict[str, Kernel]:
     """What moves and names ring rows, and attends over them."""
     return {
         "scatter": Kernel(
-            launch=f"{store}:store_swa_into_unified", jit=(f"{store}:_swa_scatter_kernel",)
+            launch=f"{store}:store_swa_into_unified",
+            jit=(f"{store}:_swa_scatter_kernel",),
+            rule="ring_row, scatter_keeps",
         ),
         "decode indices": Kernel(
             launch=f"{unified}.paged_decode_indices:write_v4_paged_decode_indices",
             jit=(f"{unified}.paged_decode_indices:_v4_paged_decode_indices_kernel",),
+            rule="decode_reads, ring_row",
         ),
         "decode streams": Kernel(
             launch=f"{unified}.runtime:build_decode_streams",
@@ -149,6 +135,7 @@ def _ring_kernels(*, unified: str, store: str) -> dict[str, Kernel]:
                 f"{unified}.paged_decode_indices:_v4_paged_decode_indices_kernel",
                 f"{unified}.runtime:_fill_compress_tail_kernel",
             ),
+            rule="decode_reads, ring_row, then the compressed entries",
         ),
         "prefill indices": Kernel(
             launch=f"{unified}.runtime:build_prefill_indices",
@@ -156,6 +143,7 @@ def _ring_kernels(*, unified: str, store: str) -> dict[str, Kernel]:
                 f"{unified}.runtime:_prefill_lengths_kernel",
                 f"{unified}.runtime:_build_prefill_indices_kernel",
             ),
+            rule="prefill_ring_reads, ring_row, then the rest of the window in the chunk",
         ),
         "decode attention": Kernel(
             launch=f"{unified}.paged_decode:sparse_attn_v4_paged_decode",
@@ -164,10 +152,76 @@ def _ring_kernels(*, unified: str, store: str) -> dict[str, Kernel]:
                 f"{unified}.paged_decode:_paged_decode_split_kernel",
                 f"{unified}.paged_decode:_paged_decode_reduce_kernel",
             ),
+            rule="reads the rows that it is given",
         ),
         "prefill attention": Kernel(
             launch=f"{unified}.paged_prefill:sparse_attn_v4_paged_prefill",
             jit=(f"{unified}.paged_prefill:_sparse_attn_v4_paged_prefill_kernel",),
+            rule="reads the rows that it is given, none for -1",
+        ),
+    }
+
+
+def _memory_kernels(*, memory: str, write: str, allocator: str = _PAGED) -> dict[str, Kernel]:
+    """What allocates pages and writes the request's rows."""
+    return {
+        "allocate extend": Kernel(
+            launch=f"{allocator}.alloc_extend",
+            jit=(f"{memory}.allocator:alloc_extend_kernel",),
+            rule="page_ceil, is_page_congruent",
+        ),
+        "allocate decode": Kernel(
+            launch=f"{allocator}.alloc_decode",
+            jit=(f"{memory}.allocator:alloc_decode_kernel",),
+            rule="page_ceil, is_page_congruent",
+        ),
+        "write request rows": Kernel(
+            launch=f"sglang.srt.mem_cache.{write}:write_cache_indices",
+            jit=(f"{memory}.common:write_req_to_token_pool_triton",),
+            rule="a request's row is its prefix, then its new locations",
+        ),
+        "last location": Kernel(
+            launch=f"{memory}.common:get_last_loc_triton",
+            jit=(f"{memory}.common:get_last_loc_kernel",),
+            rule="the location of the last prefix token, -1 for none",
+        ),
+        "last location, HIP": Kernel(
+            launch=f"{memory}.common:get_last_loc_triton_safe",
+            jit=(f"{memory}.common:_get_last_loc_safe_kernel",),
+            rule="the location of the last prefix token, -1 for none",
+        ),
+    }
+
+
+def _index_kernels(
+    *, lists: str, drafts: str, paged_store: str, window_ids: tuple[str, str]
+) -> dict[str, Kernel]:
+    """What lists locations for attention, and stores keys by page."""
+    return {
+        "index lists": Kernel(
+            launch=f"{lists}:create_flashinfer_kv_indices_triton",
+            jit=(f"{lists}:create_flashinfer_kv_indices_triton",),
+            rule="each request's locations from its start, in order, in its segment",
+        ),
+        "extend locations": Kernel(
+            launch=f"{drafts}:assign_extend_cache_locs",
+            jit=(f"{drafts}:assign_extend_cache_locs",),
+            rule="each request's locations from start to end, in order, one request after another",
+        ),
+        "window ids": Kernel(
+            launch=f"{window_ids[0]}:build_swa_token_ids",
+            jit=(f"{window_ids[1]}:_build_swa_token_ids_kernel",),
+            rule="full_to_swa of a request's locations from its first position on, in order",
+        ),
+        "paged store": Kernel(
+            launch=f"{paged_store}:triton_fused_store_flashmla",
+            jit=(f"{paged_store}:_triton_fused_store_flashmla_kernel",),
+            rule="a token's 576 bytes and 8 scales at its place in its page",
+        ),
+        "indexer store": Kernel(
+            launch=f"{paged_store}:triton_fused_store_indexer",
+            jit=(f"{paged_store}:_triton_fused_store_indexer_kernel",),
+            rule="a token's 128 bytes and its scale at its place in its page",
         ),
     }
 
@@ -221,7 +275,6 @@ def _native(*, compress: str, store: str, norm: str) -> dict[str, Native]:
     }
 
 
-_PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
 _TOKENS = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
 _JIT = "sglang.jit_kernel.dsv4"
 _OPS = "sglang.kernels.ops.attention.dsv4"
@@ -230,6 +283,8 @@ _EARLIER_NATIVE = _native(
 )
 _SRT_UNIFIED = "sglang.srt.layers.attention.dsv4.unified_kv_kernels"
 _OPS_UNIFIED = "sglang.kernels.ops.attention.dsv4.unified_kv_kernels"
+_PREFILL_UTILS = "sglang.srt.layers.attention.dsv4.sparse_prefill_utils"
+_PREFILL_KERNELS = "sglang.kernels.ops.attention.dsv4.sparse_prefill_kernels"
 _OPS_STORE = "sglang.kernels.ops.kvcache.dsv4_unified_kv_store"
 _SWA_RADIX = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
 _SWA_TREE = {"SWA tree": _SWA_RADIX}
@@ -246,6 +301,7 @@ _VERIFY_STREAMS = {
     "verify streams": Kernel(
         launch=f"{_OPS_UNIFIED}.grouped_verify_streams:build_grouped_verify_streams",
         jit=(f"{_OPS_UNIFIED}.grouped_verify_streams:_grouped_stream_kernel",),
+        rule="decode_reads of a window as much wider as there are drafts, ring_row",
     ),
 }
 
@@ -272,16 +328,29 @@ FAMILIES = (
         ),
         kernels=_ring_kernels(unified=_OPS_UNIFIED, store=_OPS_STORE)
         | _OPS_MEMORY
+        | _index_kernels(
+            lists="sglang.kernels.ops.attention.kv_indices",
+            drafts="sglang.kernels.ops.speculative.cache_locs",
+            paged_store="sglang.kernels.ops.kvcache.triton_store_cache",
+            window_ids=(_PREFILL_KERNELS, _PREFILL_KERNELS),
+        )
         | _VERIFY_STREAMS
         | {
             # The same kernel, launched for each pool of the fp8 layout.
             "scatter into two pools": Kernel(
                 launch=f"{_OPS_STORE}:store_swa_into_unified",
                 jit=(f"{_OPS_STORE}:_swa_scatter_kernel",),
+                rule="ring_row, scatter_keeps, the same for both pools",
+            ),
+            "clear window pages": Kernel(
+                launch="sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages",
+                jit=("sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages_kernel",),
+                rule="full_to_swa of a page's tokens is read, then 0 for exactly them",
             ),
             "scatter by location": Kernel(
                 launch=f"{_OPS_STORE}:scatter_bf16_into_unified",
                 jit=(f"{_OPS_STORE}:_scatter_loc_kernel",),
+                rule="the row that is given, none for a negative one",
             ),
         },
         verify_order="write, then read",
@@ -359,7 +428,13 @@ FAMILIES = (
         name="0.5.16",
         marker=f"{_OPS_UNIFIED.replace('.', '/')}/env_gate.py",
         parts=_parts(components=_OLD_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
-        kernels=_OPS_KERNELS,
+        kernels=_OPS_KERNELS
+        | _index_kernels(
+            lists="sglang.kernels.ops.kvcache.kv_indices",
+            drafts="sglang.kernels.ops.speculative.cache_locs",
+            paged_store="sglang.jit_kernel.triton_store_cache",
+            window_ids=(_PREFILL_UTILS, _PREFILL_KERNELS),
+        ),
         verify_order="read, then write",
         methods=_TREE_METHODS,
         fields=_REQ_FIELDS,
@@ -375,7 +450,13 @@ FAMILIES = (
             **_SWA_TREE,
         ),
         kernels=_ring_kernels(unified=_SRT_UNIFIED, store=f"{_SRT_UNIFIED}.runtime")
-        | _memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common"),
+        | _memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common")
+        | _index_kernels(
+            lists="sglang.srt.layers.attention.triton_ops.kv_indices",
+            drafts="sglang.srt.speculative.triton_ops.cache_locs",
+            paged_store="sglang.jit_kernel.triton_store_cache",
+            window_ids=(_PREFILL_UTILS, _PREFILL_UTILS),
+        ),
         verify_order="read, then write",
         methods=_TREE_METHODS,
         fields=_REQ_FIELDS,
@@ -407,7 +488,11 @@ FAMILIES = (
             # Its scheduler builds the tree itself.
             if role not in {"tree builder", "tree registry"}
         },
-        kernels=_memory_kernels(memory="sglang.srt.mem_cache", write="common"),
+        kernels=_memory_kernels(
+            memory="sglang.srt.mem_cache",
+            write="common",
+            allocator="sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator",
+        ),
         verify_order="read, then write",
     ),
 )

@@ -15,10 +15,10 @@ import numpy as np
 import z3
 
 from kvproof.kernels.capture import Array, Launch
-from kvproof.kernels.symbolic import Access, Run, Term
+from kvproof.kernels.symbolic import Access, Loop, Reduction, Run, Term
 
 Numbers = Any
-"""An int or a numpy array ``[programs, lanes]``, either of which may be 1."""
+"""An int or a numpy array ``[programs, lanes, columns]``, any of which may be 1."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,12 +42,16 @@ class Prediction:
 
     Attributes:
         after: content of each pointer argument.
-        cells: cells stored.
+        written: which of its cells are stored.
+        free: which of these hold floats that the kernel computes; they may be anything.
+        cells: cells stored, each as often as it is.
         clash: two stores of one launch to one cell, with different values; empty if there is none.
         outside: a store outside its buffer; empty if there is none.
     """
 
     after: dict[str, np.ndarray]
+    written: dict[str, np.ndarray]
+    free: dict[str, np.ndarray]
     cells: int
     clash: str = ""
     outside: str = ""
@@ -66,12 +70,21 @@ def compare(name: str, run: Run, launches: Sequence[Launch]) -> Comparison:
 
 
 def difference(predicted: Prediction, launch: Launch) -> str:
-    """The first cell that is not as predicted, in a sentence; empty if there is none."""
+    """The first cell that is not as predicted, in a sentence; empty if there is none.
+
+    A launch that breaks what the proofs assume is one that they do not speak of. Of floats that the
+    kernel computes only the place is compared, and that nothing else changes.
+    """
+    if launch.breaches:
+        first = launch.breaches[0]
+        return f"{launch.kernel}: a launch breaks {first.assumption}: {first.message}"
     if predicted.outside or predicted.clash:
         return predicted.outside or predicted.clash
+    touched = _bytes_touched(predicted, launch)
     for name, values in predicted.after.items():
-        found = numbers(launch.after[name])
-        wrong = np.flatnonzero(found != values)
+        found, free = numbers(launch.after[name]), predicted.free[name]
+        own = predicted.written[name]
+        wrong = np.flatnonzero((found != values) & ~free & (own | ~touched[name]))
         if len(wrong):
             cell = int(wrong[0])
             return (
@@ -81,6 +94,22 @@ def difference(predicted: Prediction, launch: Launch) -> str:
     return ""
 
 
+def _bytes_touched(predicted: Prediction, launch: Launch) -> dict[str, np.ndarray]:
+    """Cells of which a byte is stored, be it through another view of the same memory."""
+    views = {
+        name: (launch.where[name], len(array.data), np.dtype(array.dtype).itemsize)
+        for name, array in launch.after.items()
+    }
+    memory: dict[tuple[int, int], np.ndarray] = {}
+    for name, (address, length, size) in views.items():
+        stored = np.repeat(predicted.written[name], size)
+        memory[address, length] = memory.get((address, length), stored) | stored
+    return {
+        name: np.any(memory[address, length].reshape(-1, size), axis=1)
+        for name, (address, length, size) in views.items()
+    }
+
+
 def numbers(array: Array) -> np.ndarray:
     """A buffer as integers."""
     return np.frombuffer(array.data, dtype=array.dtype).astype(np.int64)
@@ -88,79 +117,141 @@ def numbers(array: Array) -> np.ndarray:
 
 def predict(run: Run, launch: Launch) -> Prediction:
     """What a launch stores, according to the model."""
+    player = _Player(run, launch)
     memory = {name: numbers(array) for name, array in launch.before.items()}
     after = {name: values.copy() for name, values in memory.items()}
-    known: dict[str, Numbers] = {
-        **launch.scalars,
-        "program": np.arange(launch.grid, dtype=np.int64)[:, None],
-        "lane": np.zeros((1, 1), dtype=np.int64),
-    }
-    known |= _carried(run, memory, known)
+    written = {name: np.zeros(len(values), dtype=bool) for name, values in after.items()}
+    free = {name: np.zeros(len(values), dtype=bool) for name, values in after.items()}
     cells, clash = 0, ""
-    written: dict[tuple[str, int], int] = {}
     for store in run.stores:
-        for offsets, values in _stored(store, memory, known):
+        base = store.base
+        for offsets, values in player.stored(store):
             cells += len(offsets)
-            for cell, value in zip(offsets.tolist(), values.tolist(), strict=True):
-                if not 0 <= cell < len(after[store.base]):
-                    return Prediction(
-                        after=after, cells=cells,
-                        outside=f"{run.kernel}: line {store.line} stores outside {store.base}",
-                    )  # fmt: skip
-                if written.setdefault((store.base, cell), value) != value:
-                    clash = f"{run.kernel}: two stores to {store.base}[{cell}]"
-            after[store.base][offsets] = values
-    return Prediction(after=after, cells=cells, clash=clash)
+            outside = (offsets < 0) | (offsets >= len(after[base]))
+            if np.any(outside):
+                return Prediction(
+                    after=after, written=written, free=free, cells=cells,
+                    outside=f"{run.kernel}: line {store.line} stores outside {base}",
+                )  # fmt: skip
+            if store.opaque:
+                free[base][offsets] = True
+            else:
+                again = offsets[written[base][offsets] & (after[base][offsets] != values)]
+                order = np.argsort(offsets, kind="stable")
+                twice = np.flatnonzero(
+                    (np.diff(offsets[order]) == 0) & (np.diff(values[order]) != 0)
+                )
+                again = np.concatenate([again, offsets[order][twice]])
+                if len(again):
+                    clash = f"{run.kernel}: two stores to {base}[{again[0]}]"
+                after[base][offsets] = values
+            written[base][offsets] = True
+    return Prediction(after=after, written=written, free=free, cells=cells, clash=clash)
 
 
-def _stored(
-    store: Access, memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    lanes = {"lane": np.arange(store.lanes, dtype=np.int64)[None, :]}
-    for round_ in _rounds(store.path, memory, known):
-        evaluate = evaluator(memory, {**known, **lanes, **round_})
-        when, offset, value = np.broadcast_arrays(
-            evaluate(store.when), evaluate(store.offset), evaluate(store.value)
+class _Player:
+    """Plays a launch on a model: all programs and places at once, loops round by round."""
+
+    def __init__(self, run: Run, launch: Launch) -> None:
+        self.run = run
+        self.buffers: dict[str, Any] = {name: numbers(a) for name, a in launch.before.items()}
+        for name, pointed in launch.pointed.items():
+            self.buffers[f"*{name}"] = {at: numbers(array) for at, array in pointed.items()}
+        ids = np.unravel_index(np.arange(np.prod(launch.grid)), launch.grid, order="F")
+        self.known: dict[str, Numbers] = {
+            **launch.scalars,
+            "lane": _number(0),
+            "column": _number(0),
+        }
+        for term, id_, count in zip(run.programs, ids, launch.grid, strict=True):
+            self.known[str(term)] = id_.astype(np.int64)[:, None, None]
+            self.known[f"{term}_count"] = _number(count)
+        self.rounds: dict[str, list[dict[str, Numbers]]] = {}
+        for loop in run.loops:
+            self._play(loop)
+
+    def stored(self, store: Access) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Cells and values of a store, for each round of the loop that it is in."""
+        counters = [name for name in constants(store.path) if name in self.rounds]
+        places = _places(store.lanes, store.columns)
+        for round_ in self.rounds[counters[0]] if counters else [{}]:
+            evaluate = self._evaluator({**round_, **places})
+            value = _number(0) if store.opaque else evaluate(store.value)
+            when, offset, value = np.broadcast_arrays(
+                evaluate(store.when), evaluate(store.offset), value
+            )
+            shape = np.broadcast_shapes(
+                when.shape, (len(self.known["program"]), store.lanes, store.columns)
+            )
+            when, offset, value = (np.broadcast_to(each, shape) for each in (when, offset, value))
+            yield offset[when], value[when].astype(np.int64)
+
+    def _play(self, loop: Loop) -> None:
+        """All rounds of a loop: what each begins with, and what it carries out."""
+        [counter] = constants(loop.counter) & {str(each) for each in self.run.unknowns} - set(
+            self.rounds
         )
-        shape = np.broadcast_shapes(when.shape, (len(known["program"]), store.lanes))
-        when, offset, value = (np.broadcast_to(each, shape) for each in (when, offset, value))
-        yield offset[when], value[when]
+        sizes = _places(loop.lanes, loop.columns)
+        start = self._evaluator(sizes)
+        values = [start(each) for each in loop.start]
+        self.rounds[counter] = []
+        while True:
+            inside = {counter: _number(len(self.rounds[counter]))}
+            inside |= {_name(head): value for head, value in zip(loop.head, values, strict=True)}
+            evaluate = self._evaluator({**inside, **sizes})
+            taken = evaluate(loop.path)
+            if not np.any(taken):
+                break
+            self.rounds[counter].append(inside)
+            values = [
+                np.where(taken, evaluate(tail), value)
+                for tail, value in zip(loop.tail, values, strict=True)
+            ]
+        self.known |= {_name(one): value for one, value in zip(loop.result, values, strict=True)}
+
+    def _evaluator(self, more: Mapping[str, Numbers]) -> Callable[[Term], np.ndarray]:
+        known = {**self.known, **more}
+        places = {str(self.run.lane): "lanes", str(self.run.column): "columns"}
+
+        def total(sum_: Reduction) -> Numbers:
+            size = {"lanes": 1, "columns": 1} | {places[str(sum_.over)]: sum_.lanes}
+            inner = {**more, **_places(size["lanes"], size["columns"])}
+            if str(sum_.over) == "column":
+                inner["lane"] = known["lane"]
+            element = self._evaluator(inner)(sum_.element)
+            axis = {"lane": 1, "column": 2}[str(sum_.over)]
+            element = np.broadcast_to(
+                element, np.broadcast_shapes(element.shape, (1, size["lanes"], size["columns"]))
+            )
+            return element.sum(axis=axis, keepdims=True)
+
+        sums = {_name(each.result): each for each in self.run.reductions}
+
+        def unknown(name: str) -> Numbers:
+            if name in sums:
+                return total(sums[name])
+            # A lane that is masked away reads 0 in the interpreter, an argument's address is not
+            # null, and floats are not looked at.
+            return _number(1 if name.startswith("address") else 0)
+
+        return evaluator(self.buffers, known, unknown)
 
 
-def _rounds(
-    path: Term, memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
-) -> Iterator[dict[str, Numbers]]:
-    """The rounds of the one loop that a path is in, until no program takes another."""
-    counters = [name for name in constants(path) if name.startswith("round")]
-    if not counters:
-        yield {}
-        return
-    [counter] = counters
-    number = 0
-    while np.any(evaluator(memory, {**known, counter: number})(path)):
-        yield {counter: number}
-        number += 1
+def _number(value: int) -> np.ndarray:
+    return np.full((1, 1, 1), value, dtype=np.int64)
 
 
-def _carried(
-    run: Run, memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
-) -> dict[str, Numbers]:
-    """Play the loops that carry values, and their sums; what they carry out."""
-    carried: dict[str, Numbers] = {}
-    for loop in run.loops:
-        if not loop.start:
-            continue
-        values = [evaluator(memory, known)(start) for start in loop.start]
-        for round_ in _rounds(loop.path, memory, known):
-            inside = {**known, **round_}
-            inside |= {str(head): value for head, value in zip(loop.head, values, strict=True)}
-            for total in run.reductions:
-                lanes = {"lane": np.arange(total.lanes, dtype=np.int64)[None, :]}
-                element = evaluator(memory, {**inside, **lanes})(total.element)
-                inside[str(total.result)] = element.sum(axis=1, keepdims=True)
-            values = [evaluator(memory, inside)(tail) for tail in loop.tail]
-        carried |= {str(name): value for name, value in zip(loop.result, values, strict=True)}
-    return carried
+def _places(lanes: int, columns: int) -> dict[str, Numbers]:
+    return {
+        "lane": np.arange(lanes, dtype=np.int64)[None, :, None],
+        "column": np.arange(columns, dtype=np.int64)[None, None, :],
+    }
+
+
+def _name(term: Term) -> str:
+    """Of an unknown number, or of the function that an unknown tensor is."""
+    name: str = term.decl().name()
+    return name
 
 
 def constants(term: Term) -> set[str]:
@@ -189,6 +280,7 @@ _OPERATIONS: Mapping[int, Callable[..., Numbers]] = {
     z3.Z3_OP_GE: lambda one, other: one >= other,
     z3.Z3_OP_GT: lambda one, other: one > other,
     z3.Z3_OP_EQ: lambda one, other: one == other,
+    z3.Z3_OP_DISTINCT: lambda one, other: one != other,
     z3.Z3_OP_ITE: np.where,
     z3.Z3_OP_NOT: np.logical_not,
     z3.Z3_OP_AND: lambda *each: np.logical_and.reduce(np.broadcast_arrays(*each)),
@@ -208,9 +300,17 @@ def _product(factors: tuple[Numbers, ...]) -> Numbers:
 
 
 def evaluator(
-    memory: Mapping[str, np.ndarray], known: Mapping[str, Numbers]
+    memory: Mapping[str, Any],
+    known: Mapping[str, Numbers],
+    unknown: Callable[[str], Numbers] | None = None,
 ) -> Callable[[Term], np.ndarray]:
-    """Evaluates terms over buffers and numbers; a masked lane's address may be anything."""
+    """Evaluates terms over buffers and numbers; a masked lane's address may be anything.
+
+    Args:
+        memory: buffers by name; under ``*name`` those that an argument holds the addresses of.
+        known: numbers and tensors by name.
+        unknown: asked for any other name.
+    """
     done: dict[int, np.ndarray] = {}
     kept: list[Term] = []
 
@@ -228,9 +328,35 @@ def evaluator(
         kind, name = term.decl().kind(), term.decl().name()
         if kind != z3.Z3_OP_UNINTERPRETED:
             return _OPERATIONS[kind](*parts)
+        if name in memory:
+            if len(parts) == 2:
+                return _pointed(memory[name], *parts)
+            return _read(memory[name], parts[0])
+        if name not in known:
+            assert unknown is not None, name
+            return unknown(name)
         if not parts:
             return known[name]
-        values = memory[name]
-        return values[np.clip(parts[0], 0, len(values) - 1)]
+        tensor = np.atleast_3d(known[name])
+        programs = np.arange(tensor.shape[0])[:, None, None]
+        lane, column = (
+            np.clip(part, 0, size - 1) for part, size in zip(parts, tensor.shape[1:], strict=True)
+        )
+        return tensor[programs, lane, column]
 
     return evaluate
+
+
+def _read(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    return values[np.clip(offsets, 0, len(values) - 1)] if len(values) else np.zeros_like(offsets)
+
+
+def _pointed(
+    buffers: Mapping[int, np.ndarray], addresses: np.ndarray, offsets: np.ndarray
+) -> np.ndarray:
+    addresses, offsets = np.broadcast_arrays(addresses, offsets)
+    found = np.zeros(addresses.shape, dtype=np.int64)
+    for address, values in buffers.items():
+        chosen = addresses == address
+        found[chosen] = _read(values, offsets[chosen])
+    return found

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kvproof.kernels import attention_recipes, memory_recipes, store_recipes
 from kvproof.kernels.catalogue import Family
 from kvproof.kernels.launch import Ring, RingKernels
 
@@ -22,6 +23,7 @@ WINDOW = 128
 """DeepSeek-V4's sliding window."""
 
 HEAD_DIM = 512
+ROPE_DIM = 64
 _PAGES = 4096
 COMPRESSED = 2048
 """Width of a compressed page table: two rounds of the kernels' loop over it."""
@@ -104,6 +106,24 @@ def _scatter(family: Family, dice: Random) -> None:
     )
 
 
+def _two_pool_scatter(family: Family, dice: Random) -> None:
+    """The fp8 layout: packed rows of bytes in one pool, their bf16 rope part in another."""
+    sizes = _Sizes.random(dice)
+    batch = _chunks(dice, sizes, longest=2 * sizes.stride if dice.random() < 0.2 else 5)
+    count = len(batch.slots)
+    family.launcher("scatter into two pools")(
+        kv=torch.randint(0, 256, (count, HEAD_DIM), dtype=torch.uint8),
+        state_slot=batch.slots,
+        positions=batch.positions,
+        unified_kv=torch.zeros(sizes.rows, HEAD_DIM, dtype=torch.uint8),
+        win=WINDOW,
+        ring_stride=sizes.stride,
+        final_pos=batch.final_positions,
+        kv_rope=torch.randn(count, ROPE_DIM, dtype=torch.bfloat16),
+        unified_kv_rope=torch.zeros(sizes.rows, ROPE_DIM, dtype=torch.bfloat16),
+    )
+
+
 def _scatter_by_location(family: Family, dice: Random) -> None:
     rows, tokens = 50, dice.randint(2, 6)
     family.launcher("scatter by location")(
@@ -172,22 +192,36 @@ def _verify_streams(family: Family, dice: Random) -> None:
 
 Recipe = Callable[[Family, Random], None]
 
-RECIPES: Mapping[str, Recipe] = {
+RECIPES: dict[str, Recipe] = {
     "scatter": _scatter,
     "scatter by location": _scatter_by_location,
+    "scatter into two pools": _two_pool_scatter,
     "decode streams": _decode_streams,
     "prefill indices": lambda family, dice: _prefill_indices(family, dice, compressed=False),
     "prefill indices, compressed": lambda family, dice: _prefill_indices(
         family, dice, compressed=True
     ),
     "verify streams": _verify_streams,
+    **memory_recipes.RECIPES,
+    **store_recipes.RECIPES,
+    **attention_recipes.RECIPES,
 }
 """Launches by what they do; a role of the catalogue, and which variant of it."""
 
 
-def recipes_of(family: Family) -> dict[str, Recipe]:
-    """The recipes whose wrapper this release has."""
-    return {name: run for name, run in RECIPES.items() if name.partition(",")[0] in family.kernels}
+def recipes_of(family: Family, *, compiled: bool = False) -> dict[str, Recipe]:
+    """The recipes whose wrapper this release has.
+
+    Args:
+        family: of the release.
+        compiled: those too that are only compiled, being too slow for the interpreter.
+    """
+    every = {**RECIPES, **(attention_recipes.COMPILED_RECIPES if compiled else {})}
+    return {
+        name: run
+        for name, run in every.items()
+        if name in family.kernels or name.partition(",")[0] in family.kernels
+    }
 
 
 Numbers = Mapping[str, list[int]]
@@ -267,8 +301,17 @@ PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
     "decode": _play_decode,
     "verify": _play_verify,
     "prefill": _play_prefill,
+    "exhausted": lambda _family, _numbers: memory_recipes.exhausted(),
+    "extend": lambda _family, numbers: memory_recipes.extended(numbers["fill"]),
 }
 """Launches on given numbers, for counterexamples."""
+
+
+_SHAPES = frozenset({"bs_upper", "page_size", "TILE_SIZE", "HEAD_DIM", "KV_SPLITS", "D_CHUNK"})
+"""Constants that are the size of a tensor, and are not called BLOCK."""
+
+_CHOICES = frozenset({"ENTRY_PAGE_SIZE", "PRESHUFFLE_TILE"})
+"""Constants that choose between programs, and are numbers."""
 
 
 def lifted(name: str, value: Any) -> bool:
@@ -276,7 +319,7 @@ def lifted(name: str, value: Any) -> bool:
 
     Block sizes shape the tensors of a program and stay; flags choose between programs.
     """
-    return (
+    return name not in _SHAPES | _CHOICES and (
         isinstance(value, int)
         and not isinstance(value, bool)
         and not name.startswith("BLOCK")

@@ -11,16 +11,32 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-KNOWN = frozenset(
+_NUMBERS = {
+    "arith.addi", "arith.andi", "arith.cmpi", "arith.constant", "arith.divsi", "arith.extsi",
+    "arith.extui", "arith.maxsi", "arith.minsi", "arith.muli", "arith.ori", "arith.remsi",
+    "arith.select", "arith.subi", "arith.trunci", "arith.xori",
+}  # fmt: skip
+_CONTROL = {
+    "cf.br", "cf.cond_br", "scf.for", "scf.if", "scf.yield", "tt.reduce", "tt.reduce.return",
+    "tt.return", "ttg.barrier",
+}  # fmt: skip
+_MEMORY = {
+    "tt.addptr", "tt.bitcast", "tt.broadcast", "tt.expand_dims", "tt.get_num_programs",
+    "tt.get_program_id", "tt.int_to_ptr", "tt.load", "tt.make_range", "tt.ptr_to_int",
+    "tt.reshape", "tt.splat", "tt.store", "tt.trans",
+}  # fmt: skip
+
+FLOATS = frozenset(
     {
-        "arith.addi", "arith.andi", "arith.cmpi", "arith.constant", "arith.divsi", "arith.extsi",
-        "arith.extui", "arith.maxsi", "arith.minsi", "arith.muli", "arith.ori", "arith.remsi",
-        "arith.select", "arith.subi", "arith.trunci", "arith.xori", "cf.br", "cf.cond_br",
-        "scf.for", "scf.if", "scf.yield", "tt.addptr", "tt.broadcast", "tt.get_program_id",
-        "tt.load", "tt.make_range", "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return",
-        "tt.splat", "tt.store",
+        "arith.addf", "arith.cmpf", "arith.divf", "arith.extf", "arith.fptosi", "arith.maxnumf",
+        "arith.minnumf", "arith.mulf", "arith.negf", "arith.sitofp", "arith.subf", "arith.truncf",
+        "math.absf", "math.ceil", "math.exp", "math.exp2", "math.log2", "tt.clampf", "tt.dot",
+        "tt.fp_to_fp",
     }
 )  # fmt: skip
+"""Operations on floats. What they give may be anything: no theorem is about it."""
+
+KNOWN = frozenset(_NUMBERS | _CONTROL | _MEMORY) | FLOATS
 """Operations whose meaning `symbolic` has."""
 
 
@@ -35,8 +51,9 @@ class Operation:
     Attributes:
         results: names of the values that it defines.
         operands: names of the values that it takes, in order.
-        text: what stands between the name and the type, e.g. a comparison's predicate.
-        type: what stands after the last colon.
+        text: what stands between the name and the type, e.g. a comparison's predicate; of a
+            reduction the operation that it combines with, and its axis.
+        type: what stands after the last colon; of a loop the types of what it carries.
         line: line of the kernel's source file; 0 if the compiler gives none.
         regions: code within it: a loop's body, both sides of a conditional.
         targets: where a branch goes, with the values passed there.
@@ -77,13 +94,13 @@ class Function:
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _NAME = r"%[\w$.\-]+"
 _DEFINITION = re.compile(rf"^(?:({_NAME})(?::(\d+))? = )?\"?([\w.]+)\"?(.*)$")
-_NOT_FLAT = re.compile(r"tensor<\d+x\d+x")
+_TOO_DEEP = re.compile(r"tensor<\d+x\d+x\d+x")
 _LABEL = re.compile(r"^(\^bb\d+)(?:\((.*)\))?:")
 _VALUE = re.compile(rf"{_NAME}(?:#\d+)?")
 _HEADER = re.compile(r"^tt\.func public @(\w+)\((.*)\)(?: attributes \{.*\})? \{$")
 _FOR = re.compile(
     rf"^({_NAME}) = ({_NAME}) to ({_NAME}) step ({_NAME})"
-    r"(?: iter_args\((.*?)\) -> \(.*?\))?\s*: i\d+ \{$"
+    r"(?: iter_args\((.*?)\) -> \((.*?)\))?\s*: i\d+ \{$"
 )
 
 
@@ -171,9 +188,9 @@ class _Reader:
         if match is None or match[3] not in KNOWN:
             what = match[3] if match else line
             raise UnknownCodeError(f"operation {what} at line {source}")
-        if _NOT_FLAT.search(line):
+        if _TOO_DEEP.search(line):
             raise UnknownCodeError(
-                f"a tensor of more than one dimension in {match[3]} at line {source}"
+                f"a tensor of more than two dimensions in {match[3]} at line {source}"
             )
         result, count, name, rest = match.groups()
         results: tuple[str, ...] = (result,) if result else ()
@@ -210,7 +227,7 @@ class _Reader:
         match = _FOR.match(rest)
         if match is None:
             raise UnknownCodeError(f"loop of an unknown form at line {line}")
-        variable, low, high, step, carried = match.groups()
+        variable, low, high, step, carried, types = match.groups()
         pairs = re.findall(rf"({_NAME}) = ({_NAME}(?:#\d+)?)", carried or "")
         if len(results) == 0 and pairs:
             raise UnknownCodeError(f"loop whose results are dropped at line {line}")
@@ -219,6 +236,7 @@ class _Reader:
             name="scf.for",
             results=results,
             operands=(low, high, step, *(start for _, start in pairs)),
+            type=types or "",
             line=line,
             regions=(Block(arguments=(variable, *(name for name, _ in pairs)), operations=body),),
         )
@@ -240,12 +258,14 @@ class _Reader:
         label = _LABEL.match(self._next()[0])
         body, end = self._operations()
         steps = [step.name for step in body]
-        if label is None or steps != ["arith.addi", "tt.reduce.return"] or len(results) != 1:
+        axis = re.search(r"axis = (\d)", rest)
+        if label is None or axis is None or len(results) != 1 or len(steps) != 2:
             raise UnknownCodeError(f"reduction by {', '.join(steps)} at line {line}")
         return Operation(
             name="tt.reduce",
             results=results,
             operands=(_VALUE.findall(rest)[0],),
+            text=f"{steps[0]} {axis[1]}",
             type=end.partition(": ")[2],
             line=line,
         )

@@ -369,6 +369,20 @@ class Pools(_Fact, frozen=True, kw_only=True):
                 raise ValueError(f"the parent of node {number} is {node.parent}, not before it")
 
 
+class Breached(_Fact, frozen=True, kw_only=True):
+    """A launch broke a guarantee of the host that the kernel proofs assume.
+
+    Attributes:
+        assumption: its name in the proofs, e.g. ``H6``.
+        kernel: that was launched.
+        message: what is not so.
+    """
+
+    assumption: str
+    kernel: str
+    message: str
+
+
 class EngineError(_Fact, frozen=True, kw_only=True):
     """The engine raised, hung or died in this step; the log ends here."""
 
@@ -385,7 +399,7 @@ class Ended(_Fact, frozen=True, kw_only=True):
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Answered | Allocated | Freed
     | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Released | Pools
-    | EngineError | Ended
+    | Breached | EngineError | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

@@ -24,6 +24,7 @@ from kvproof.model.facts import (
     Advanced,
     Allocated,
     Answered,
+    Breached,
     Changed,
     Consumed,
     Ended,
@@ -63,6 +64,7 @@ from kvproof.model.snapshot import cached_len, last_cached_page
 from kvproof.model.verdict import (
     CAUSES,
     FAMILIES,
+    IN_WORDS,
     SEVERITY,
     Cause,
     Invariant,
@@ -186,6 +188,13 @@ class Monitor:
                 self.gap = fact
             case Started():
                 self._start(fact)
+            case Breached():
+                self.checked["REFINES"] += 1
+                self._break(
+                    "REFINES",
+                    "assumption",
+                    f"a launch of {fact.kernel} breaks {fact.assumption}: {fact.message}",
+                )
             case EngineError():
                 self.engine_error = fact
             case Ended():
@@ -725,7 +734,9 @@ def statuses(monitor: Monitor) -> dict[Invariant, str]:
     """Status word of each invariant for one log: never 'holds' for what was not put to the test."""
     words = {}
     family = monitor.started.family if monitor.started else "cache"
-    for invariant in FAMILIES[family]:
+    for invariant in IN_WORDS:
+        if invariant not in FAMILIES[family] and monitor.worst_of(invariant) is None:
+            continue
         if monitor.worst_of(invariant) is not None:
             words[invariant] = "violated"
         elif monitor.engine_error is not None:

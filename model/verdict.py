@@ -53,7 +53,7 @@ CacheCause: TypeAlias = Literal[
     # USEFUL
     "no-reuse",
     # REFINES
-    "row", "window", "match", "payload",
+    "row", "window", "match", "payload", "assumption",
 ]  # fmt: skip
 
 TranslationCause: TypeAlias = Literal[
@@ -84,6 +84,7 @@ CAUSES: dict[Cause, str] = {
     "window": "a query's window is not the one that the rule gives",
     "match": "the reused prefix is longer than what the tree holds, or not page aligned",
     "payload": "what came out of the tensor is not what was seen going in",
+    "assumption": "a launch breaks a guarantee of the host that the kernel proofs assume",
 }
 
 TRANSLATION_CAUSES: dict[Cause, str] = {

@@ -23,7 +23,8 @@ from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines import import_stubs, shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
-from kvproof.model.facts import EngineError, encode_fact
+from kvproof.kernels.guarantees import Breach, watch
+from kvproof.model.facts import Breached, EngineError, Fact, Started, encode_fact
 from kvproof.model.forward import RuleForward
 from kvproof.model.forward_player import ForwardPlayer
 from kvproof.model.player import Forward, Player
@@ -56,6 +57,10 @@ _TRANSLATIONS = {
 _MESSAGE_CHARS = 300
 
 
+_broken: list[Breach] = []
+"""What launches broke of what the kernel proofs assume, since the last fact."""
+
+
 def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
     """Play one scenario a line; an engine that raises ends its scenario, not the process."""
     for line in lines:
@@ -64,14 +69,26 @@ def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
 
 def play(order: Play, wire: IO[bytes], build: Build) -> None:
     """Play one scenario on a fresh engine; each fact is out before the engine goes on."""
+    _broken.clear()
     try:
         for fact in build(order).play(order.scenario):
-            wire.write(encode_fact(fact))
-            wire.flush()
+            _tell(wire, fact)
     except Exception as error:  # whatever the engine raises is an observation, not our failure
         traceback.print_exc(file=sys.stderr)
-        wire.write(encode_fact(EngineError(cause="raised", message=describe(error))))
-        wire.flush()
+        _tell(wire, EngineError(cause="raised", message=describe(error)))
+
+
+def _tell(wire: IO[bytes], fact: Fact) -> None:
+    """Write a fact, before it what the launches behind it broke: a log begins and ends as ever."""
+    if not isinstance(fact, Started):
+        for breach in _broken:
+            broken = Breached(
+                assumption=breach.assumption, kernel=breach.kernel, message=breach.message
+            )
+            wire.write(encode_fact(broken))
+        _broken.clear()
+    wire.write(encode_fact(fact))
+    wire.flush()
 
 
 def describe(error: BaseException) -> str:
@@ -106,6 +123,8 @@ def load(options: Options) -> tuple[Ready, Build]:
         allocator_twins=options.allocator_twins,
         interpret=options.kernels == "interpreter",
     )
+    if options.kernels == "interpreter":
+        watch(_broken)
     family = shims.engine_family()
     if options.construction in _TRANSLATIONS:
         return _ready(family, notes), _forward_builder(options.construction)

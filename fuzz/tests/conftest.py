@@ -22,6 +22,7 @@ from kvproof.kernels.backends import KERNEL_BACKENDS, KernelBackend, missing
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
+from kvproof.model.verdict import Family
 
 NO_ENGINES = "KVPROOF_NO_ENGINES"
 """Set to 1 where there is no engine and none is wanted: then, and only then, tests are skipped."""
@@ -44,10 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("smoke")
 
 
-def targets() -> tuple[Target, ...]:
+def targets(*, family: Family = "cache") -> tuple[Target, ...]:
     """Targets of all installed engines, or none."""
     try:
-        return find_targets((), EngineStore())
+        return find_targets((), EngineStore(), family=family)
     except EngineError:
         return ()
 

@@ -9,8 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from kvproof.cli import app
+from kvproof.fuzz import targets
 from kvproof.fuzz.expected import load_expected
-from kvproof.fuzz.targets import TRANSLATIONS
+from kvproof.fuzz.targets import CONSTRUCTIONS, TRANSLATIONS
+from kvproof.kernels.catalogue import FAMILIES
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.store import Engine
 from kvproof.model.forwards import ForwardOperation, Layer, Pad, Plan, Rebind
 from kvproof.model.scenario import Geometry, Scenario, encode_scenario
 from kvproof.model.text import parse_scenario
@@ -124,3 +128,24 @@ def test_forwards_are_exported_as_text(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "swa_tokens 24" in result.stdout
     assert parse_scenario(result.stdout.encode()).operations == (EXTEND, Rebind(), Layer())
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_targets_play_forwards_only_where_their_driver_was_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = next(family for family in FAMILIES if family.name == name)
+    monkeypatch.setattr(targets, "family_of", lambda _root: family)
+    nowhere = Path("nowhere")
+    engine = Engine(name="e", version="1", source="path", root=nowhere, deps=nowhere)
+    found = targets.targets_of(engine)
+    forwards = [t.construction for t in found if t.family == "translation"]
+    assert forwards == (list(TRANSLATIONS) if name in {"0.5.14", "0.5.16", "0.5.23"} else [])
+    assert tuple(t.construction for t in found if t.family == "cache") == CONSTRUCTIONS[name]
+
+
+def test_no_forwards_run_on_a_gpu() -> None:
+    nowhere = Path("nowhere")
+    engine = Engine(name="e", version="1", source="path", root=nowhere, deps=nowhere)
+    with pytest.raises(EngineError, match="in the interpreter alone"):
+        targets.Target(engine=engine, construction="triton").process(kernels="cuda")

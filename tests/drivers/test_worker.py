@@ -7,7 +7,16 @@ import pytest
 
 from kvproof.fuzz.drivers import worker
 from kvproof.fuzz.drivers.wire import Play
-from kvproof.model.facts import Ended, EngineError, Started, decode_fact, read_log
+from kvproof.kernels.guarantees import Breach
+from kvproof.model.facts import (
+    Breached,
+    Ended,
+    EngineError,
+    Started,
+    Step,
+    decode_fact,
+    read_log,
+)
 from kvproof.model.player import Player
 from kvproof.model.reference import Policy, ReferenceEngine
 from kvproof.model.scenario import Flush, Geometry, Piece, Prefill, Scenario, Submit
@@ -45,6 +54,28 @@ def test_a_scenario_becomes_a_log():
 def test_an_exception_is_the_last_fact():
     log = played(Broken)
     assert log[-1] == EngineError(cause="raised", message="RuntimeError: a page that is not there")
+
+
+class Careless(ReferenceEngine):
+    """An engine whose launches are not what the proofs assume."""
+
+    def admit(self, *arguments):
+        breach = Breach(assumption="H6", kernel="_swa_scatter_kernel", message="a slot twice")
+        worker._broken.append(breach)
+        return super().admit(*arguments)
+
+
+def test_a_breach_is_a_fact_before_that_of_its_step():
+    log = played(Careless)
+    [at] = [at for at, fact in enumerate(log) if isinstance(fact, Breached)]
+    assert log[at] == Breached(
+        assumption="H6", kernel="_swa_scatter_kernel", message="a slot twice"
+    )
+    # It stands between its step and what came of it, and in no other scenario's log.
+    assert isinstance(log[at - 1], Step)
+    assert isinstance(log[at - 1].operation, Prefill)
+    assert isinstance(log[-1], Ended)
+    assert not any(isinstance(fact, Breached) for fact in played(ReferenceEngine))
 
 
 def test_each_line_is_a_scenario_of_its_own():

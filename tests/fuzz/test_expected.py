@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -12,6 +11,7 @@ from kvproof.fuzz import expected
 from kvproof.fuzz.campaign import TargetResult
 from kvproof.fuzz.expected import Agreement, Expected, compare, load_expected
 from kvproof.fuzz.profiles import Profile
+from kvproof.model.scenario import BadFileError
 from kvproof.model.verdict import INVARIANTS, Cause, Invariant, Status, Verdict, Violation
 
 from .conftest import FakeProcess, campaign
@@ -136,5 +136,5 @@ def test_an_entry_that_means_nothing_is_refused(tmp_path: Path, line: str) -> No
     text = "".join(f'{k} = "{v}"\n' for k, v in fields.items() if not line.startswith(k))
     file = tmp_path / "expected.toml"
     file.write_text(f"[[expected]]\n{text}{line}\n")
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(BadFileError):
         load_expected(file)

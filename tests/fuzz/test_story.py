@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import get_args
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +17,16 @@ from kvproof.fuzz.story import (
     draw_ring,
     tell,
 )
-from kvproof.model.facts import Fact, Pools, Read
+from kvproof.model.facts import (
+    Allocated,
+    Breached,
+    Fact,
+    Pool,
+    Pools,
+    Read,
+    Started,
+    Translated,
+)
 from kvproof.model.monitor import check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
@@ -84,6 +94,18 @@ def misplace(log: list[Fact]) -> list[Fact]:
     return [move(fact) for fact in log]
 
 
+def ends_with(*facts: Fact) -> Callable[[list[Fact]], list[Fact]]:
+    """The log with more facts in its last step, and with an SWA pool."""
+
+    def edit(log: list[Fact]) -> list[Fact]:
+        started = log[0]
+        assert isinstance(started, Started)
+        sized = replace(started, swa_tokens=started.geometry.pool_tokens)
+        return [sized, *log[1:-1], *facts, log[-1]]
+
+    return edit
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """How an invariant breaks for a cause on the reference engine."""
@@ -95,6 +117,12 @@ class Case:
     draft_tokens: int = 1
     edit: Callable[[list[Fact]], list[Fact]] = field(default=lambda log: log)
 
+
+LENT: tuple[Fact, ...] = (
+    *(Allocated(pool=pool, locs=((40, 42), (42, 44))) for pool in get_args(Pool)),
+    Translated(full=((40, 42),), swa=((40, 42),)),
+)
+"""Two pages of each pool are lent, and one of them is translated."""
 
 FINISHED = [*request("A", ("A", 5)), Finish(request="A")]
 AGAIN = [*FINISHED, *request("B", ("A", 2), ("B", 3)), Decode()]
@@ -147,6 +175,12 @@ CASES = [
          edit=first_read(first=lambda read: read.first + 1, rows=lambda read: read.rows[1:])),
     Case(breaks=("REFINES", "payload"), operations=[*request("A", ("A", 5)), Decode()],
          edit=first_read(seen=lambda read: ((9, 9),) * len(read.rows))),
+    Case(breaks=("REFINES", "assumption"), operations=FINISHED,
+         edit=ends_with(Breached(assumption="a", kernel="k", message="m"))),
+    Case(breaks=("PARTITION", "translated-free"), operations=FINISHED,
+         edit=ends_with(*LENT, Translated(full=((44, 46),), swa=((42, 44),)))),
+    Case(breaks=("PARTITION", "translated-foreign"), operations=FINISHED,
+         edit=ends_with(*LENT, Translated(full=((42, 44),), swa=((40, 42),)))),
 ]  # fmt: skip
 
 

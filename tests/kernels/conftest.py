@@ -9,7 +9,7 @@ import pytest
 from kvproof.kernels.capture import KernelProcess, Order, Report
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
-from kvproof.proofs.kernel_mutants import MUTANTS
+from kvproof.proofs.kernels.mutants import MUTANTS
 
 Start = Callable[[str], KernelProcess]
 Capture = Callable[[str], Report]

@@ -9,7 +9,7 @@ import pytest
 import z3
 
 from kvproof.kernels.evaluate import evaluator
-from kvproof.kernels.symbolic import Bits, Integers, Run, execute, must_fit
+from kvproof.kernels.symbolic import Bits, Integers, Run, at, execute, must_fit
 from kvproof.kernels.ttir import UnknownCodeError, parse, strip_locations
 
 BRANCH = """
@@ -136,9 +136,7 @@ def test_a_loop_is_one_arbitrary_round_and_its_results_are_unknown() -> None:
     [
         ("OPERATION", "arith.shli", "arith.shli at line 8"),
         ("sle, %1", "ult, %1", "the comparison ult"),
-        ("get_program_id x", "get_program_id y", "more than one dimension"),
-        ("%4 = tt.splat %y_ptr", "%4 = tt.splat %x_ptr", "x_ptr is both read and written"),
-        ("tensor<4xi32> loc(#loc)", "tensor<4x4xi32> loc(#loc)", "more than one dimension"),
+        ("tensor<4xi32> loc(#loc)", "tensor<4x4x4xi32> loc(#loc)", "more than two dimensions"),
         ("^bb2(%1 : i32)", "^bb0", "a jump back"),
     ],
 )
@@ -150,7 +148,100 @@ def test_what_is_not_modelled_is_named(text: str, by: str, named: str) -> None:
 
 def test_a_reduction_other_than_a_sum_is_named() -> None:
     with pytest.raises(UnknownCodeError, match=r"reduction by arith\.maxsi"):
-        parse(LOOP.replace("%j = arith.addi", "%j = arith.maxsi"))
+        execute(parse(LOOP.replace("%j = arith.addi", "%j = arith.maxsi")))
+
+
+PLANE = """
+module {
+  tt.func public @k(%x_ptr: !tt.ptr<i32>, %f_ptr: !tt.ptr<f32>, %n: i32) {
+    %cst = arith.constant dense<0.000000e+00> : tensor<4x8xf32>
+    %t = tt.get_program_id y : i32
+    %r = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>
+    %c = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32>
+    %p = tt.splat %x_ptr : !tt.ptr<i32> -> tensor<4x!tt.ptr<i32>>
+    %q = tt.addptr %p, %r : tensor<4x!tt.ptr<i32>>, tensor<4xi32>
+    %s = tt.load %q : tensor<4x!tt.ptr<i32>>
+    %0 = tt.expand_dims %s {axis = 1 : i32} : tensor<4xi32> -> tensor<4x1xi32>
+    %1 = tt.splat %n : i32 -> tensor<4x1xi32>
+    %2 = arith.muli %0, %1 : tensor<4x1xi32>
+    %3 = tt.splat %f_ptr : !tt.ptr<f32> -> tensor<4x1x!tt.ptr<f32>>
+    %4 = tt.addptr %3, %2 : tensor<4x1x!tt.ptr<f32>>, tensor<4x1xi32>
+    %5 = tt.broadcast %4 : tensor<4x1x!tt.ptr<f32>> -> tensor<4x8x!tt.ptr<f32>>
+    %6 = tt.expand_dims %c {axis = 0 : i32} : tensor<8xi32> -> tensor<1x8xi32>
+    %7 = tt.broadcast %6 : tensor<1x8xi32> -> tensor<4x8xi32>
+    %8 = tt.addptr %5, %7 : tensor<4x8x!tt.ptr<f32>>, tensor<4x8xi32>
+    %9 = tt.splat %t : i32 -> tensor<4x8xi32>
+    %10 = arith.cmpi slt, %7, %9 : tensor<4x8xi32>
+    %11 = OPERATION
+    tt.store %8, %11, %10 : tensor<4x8x!tt.ptr<f32>>
+    tt.return
+  }
+}
+"""
+
+
+def test_a_tensor_of_two_dimensions_is_a_term_over_lane_and_column() -> None:
+    run = execute(parse(PLANE.replace("OPERATION", "math.exp %cst : tensor<4x8xf32>")))
+    [store] = run.stores
+    row = run.memory["x_ptr"](run.lane)
+    solver = z3.Solver()
+    solver.add(
+        z3.Or(
+            store.offset != row * run.arguments["n"] + run.column,
+            store.when != (run.column < run.programs[1]),
+        )
+    )
+    assert solver.check() == z3.unsat
+    assert (store.lanes, store.columns, store.opaque) == (4, 8, True)
+
+
+def test_an_address_or_mask_made_of_floats_is_named() -> None:
+    address = PLANE.replace("OPERATION", "math.exp %cst : tensor<4x8xf32>").replace(
+        "tt.addptr %5, %7", "tt.addptr %5, %11"
+    )
+    lines = address.splitlines()
+    lines.insert(6, lines.pop(next(n for n, one in enumerate(lines) if "%11 =" in one)))
+    text = "\n".join(lines).replace(
+        "%11 = math.exp %cst : tensor<4x8xf32>",
+        "%10f = math.exp %cst : tensor<4x8xf32>\n"
+        "    %11 = arith.fptosi %10f : tensor<4x8xf32> to tensor<4x8xi32>",
+    )
+    with pytest.raises(UnknownCodeError, match="an address that depends on floats"):
+        execute(parse(text))
+
+
+def test_a_buffer_is_read_before_it_is_written_or_not_at_all() -> None:
+    code = BRANCH.replace("OPERATION", "arith.addi")
+    shared = execute(parse(code.replace("%4 = tt.splat %y_ptr", "%4 = tt.splat %x_ptr")))
+    assert shared.shared == {"x_ptr"}
+    again = "    %z = tt.load %0 : !tt.ptr<i32> loc(#loc)\n    tt.return loc(#loc)\n  } loc"
+    late = code.replace("%4 = tt.splat %y_ptr", "%4 = tt.splat %x_ptr").replace(
+        "    tt.return loc(#loc)\n  } loc", again
+    )
+    with pytest.raises(UnknownCodeError, match="x_ptr is read after it is written"):
+        execute(parse(late))
+
+
+def test_what_a_masked_lane_reads_is_kept_apart() -> None:
+    code = LOOP.replace(
+        "%e = tt.load %d : ", "%m = arith.cmpi slt, %b, %a : tensor<4xi32>\n"
+        "      %e = tt.load %d, %m : "
+    )  # fmt: skip
+    run = execute(parse(code))
+    [unknown] = run.undefined
+    assert unknown(run.lane, z3.IntVal(0)) in _parts(run.reductions[0].element)
+
+
+def _parts(term: Any) -> list[Any]:
+    """Terms of which a term is made."""
+    return [term, *(leaf for child in term.children() for leaf in _parts(child))]
+
+
+def test_another_place_has_unknowns_of_its_own() -> None:
+    run = execute(parse(LOOP))
+    moved = at(run.loops[0].tail[0], of=run, program=z3.Int("q"))
+    assert not moved.eq(run.loops[0].tail[0])
+    assert at(run.loops[0].tail[0], of=run, n=z3.IntVal(3)).eq(run.loops[0].tail[0])
 
 
 def test_code_is_compared_without_locations() -> None:

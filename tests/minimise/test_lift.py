@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from kvproof.fuzz.strategies import Sizes, scenarios
 from kvproof.model.facts import Admitted, Advanced, Answered, Fact, Ran, Released, Started, Step
+from kvproof.model.forward_reference import forward_player
+from kvproof.model.forwards import Idle, Layer, Pad, Plan, Release, Replay
 from kvproof.model.scenario import (
     Abort,
     BadFileError,
@@ -24,6 +26,14 @@ from kvproof.triage.lift import Lifter, lift
 from kvproof.triage.rehearse import as_recorded, busy_run
 
 from .conftest import STALE, played
+
+FORWARDS = Scenario(
+    geometry=Geometry(window=4, page_size=2, slots=2, pool_tokens=32, swa_tokens=24),
+    operations=(
+        Plan(mode="extend", requests=("A", "B"), tokens=3), Layer(), Pad(rows=2), Layer(),
+        Replay(mode="decode", requests=("B",)), Release(request="A"), Idle(rows=1),
+    ),
+)  # fmt: skip
 
 LONG = Sizes(draft_tokens=(1, 2))
 
@@ -226,3 +236,7 @@ def test_steps_are_cut_by_the_log_s_own_numbers() -> None:
 def test_a_log_without_a_start_is_refused() -> None:
     with pytest.raises(BadFileError, match="'started'"):
         lift([Step(index=0, operation=Decode())])
+
+
+def test_a_log_of_forwards_passes_through() -> None:
+    assert lift(forward_player(FORWARDS.geometry).play(FORWARDS)) == FORWARDS

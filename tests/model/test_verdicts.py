@@ -16,6 +16,7 @@ import pytest
 from kvproof.model.facts import (
     Admitted,
     Allocated,
+    Breached,
     Ended,
     Fact,
     Freed,
@@ -88,6 +89,12 @@ def edit_last(
     index = max(at for at, fact in enumerate(log) if isinstance(fact, kind))
     changed = msgspec.structs.replace(log[index], **change(log[index]))
     return [*log[:index], changed, *log[index + 1 :]]
+
+
+def breached(log: list[Fact]) -> list[Fact]:
+    """The log with a launch that the kernel proofs do not speak about, before its end."""
+    breach = Breached(assumption="H6", kernel="scatter", message="slot 1 has a position twice")
+    return [*log[:-1], breach, log[-1]]
 
 
 RECYCLED = [
@@ -438,6 +445,11 @@ CASES = [
     edited(
         "a row that was wiped", {("REFINES", "payload")},
         Read, lambda read: {"seen": (None, *read.seen[1:])}, with_payload,
+    ),
+    Case(
+        name="a launch that breaks what the proofs assume",
+        breaks={("REFINES", "assumption")},
+        log=lambda: breached(clean()), twin=clean,
     ),
 ]  # fmt: skip
 

@@ -8,20 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from kvproof.kernels.capture import (
-    Captured,
     Compiled,
     Edit,
     KernelProcess,
     Launch,
     Mutated,
     Order,
+    Report,
 )
+from kvproof.kernels.catalogue import FAMILIES, family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.evaluate import Comparison, compare, difference, predict
+from kvproof.kernels.inventory import TritonFunction, inventory
 from kvproof.kernels.symbolic import Bits, Run, execute
 from kvproof.kernels.ttir import UnknownCodeError, parse
-from kvproof.kernels.width import REFERENCE, Breaking, smallest_breaking
-from kvproof.proofs.kernel_theorems import Code, theorems
+from kvproof.kernels.width import Breaking, breaking, of_true_size
+from kvproof.proofs.kernels import Code, theorems
 from kvproof.proofs.prove import TheoremResult, prove
 from kvproof.proofs.solver import Prover
 from kvproof.proofs.theorem import Enumeration, Obligation
@@ -40,7 +42,7 @@ class KernelNote(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     signature: dict[str, str]
-    constants: dict[str, int | bool | str | None]
+    constants: dict[str, int | float | bool | str | None]
     abstained: str = ""
     compiled: tuple[Compiled, ...] = ()
 
@@ -53,6 +55,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
         seconds: of the proofs up to that.
         launches: random launches up to the first that stores something else than the original
             did, by the mutant's model; None if none of ``tried`` does.
+        launch_seconds: that these launches took in the interpreter.
     """
 
     edit: Edit
@@ -60,14 +63,20 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     seconds: float = 0.0
     launches: int | None = None
+    launch_seconds: float | None = None
     tried: int = 0
 
 
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A release's kernels."""
+    """A release's kernels.
+
+    Attributes:
+        changes: Triton functions that are not as recorded for the family; see `inventory`.
+    """
 
     release: str
     family: str
+    changes: tuple[TritonFunction, ...]
     kernels: tuple[KernelNote, ...]
     theorems: tuple[TheoremResult, ...]
     widths: tuple[Breaking, ...]
@@ -113,7 +122,7 @@ def examine(
     engine = process.engine
     tell(f"{engine.name}: compiling its kernels")
     report = process.ask(Order(work="capture", targets=tuple(targets), edits=tuple(edits)))
-    code = code_of(process, report.captured)
+    code = code_of(process, report)
     results = []
     for theorem in theorems(code):
         tell(f"{engine.name}: {theorem.identifier} {theorem.title}")
@@ -129,10 +138,10 @@ def examine(
             )  # fmt: skip
     tell(f"{engine.name}: widths")
     widths = tuple(
-        smallest_breaking(one.name, code.shipped[one.name], execute(parse(one.ttir), Bits()), size)
-        for one in report.captured
-        if one.name in code.shipped
-        for size in REFERENCE
+        each
+        for name, run in code.shipped.items()
+        if of_true_size(name)
+        for each in breaking(name, run, code.bits[name])
     )
     comparisons: tuple[Comparison, ...] = ()
     seen: tuple[Launch, ...] = ()
@@ -140,7 +149,9 @@ def examine(
         tell(f"{engine.name}: {launches} launches of each in the interpreter")
         seen = process.ask(Order(work="run", seeds=tuple(range(launches)))).launches
         comparisons = tuple(
-            compare(name, run, list(_of(name, seen))) for name, run in code.runs.items()
+            compare(name, run, launched)
+            for name, run in code.runs.items()
+            if (launched := list(_of(name, seen)))
         )
     mutants = []
     for edit in edits:
@@ -151,7 +162,15 @@ def examine(
     return KernelReport(
         release=engine.name,
         family=report.family,
+        changes=tuple(
+            each for each in inventory(engine.root, family_of(engine.root)) if each.change
+        ),
         kernels=tuple(
+            KernelNote(name=name, source="", signature={}, constants={}, abstained=why)
+            for name, why in code.unknown.items()
+            if name not in {one.name for one in report.captured}
+        )
+        + tuple(
             KernelNote(
                 name=one.name, source=one.source, signature=one.signature,
                 constants=one.constants, abstained=code.unknown.get(one.name, ""),
@@ -167,18 +186,26 @@ def examine(
     )  # fmt: skip
 
 
-def code_of(process: KernelProcess, captured: Sequence[Captured]) -> Code:
+def code_of(process: KernelProcess, report: Report) -> Code:
     """A release's kernels as symbolic runs, and what was not understood."""
     runs: dict[str, Run] = {}
     shipped: dict[str, Run] = {}
+    bits: dict[str, Run] = {}
     unknown: dict[str, str] = {}
-    for one in captured:
+    for one in report.captured:
         try:
+            bits[one.name] = execute(parse(one.ttir), Bits())
             shipped[one.name] = execute(parse(one.ttir))
             runs[one.name] = execute(parse(one.parametric))
         except UnknownCodeError as error:
             shipped.pop(one.name, None)
             unknown[one.name] = str(error)
+
+    [family] = [one for one in FAMILIES if one.name == report.family]
+    for recipe, why in report.failed.items():
+        step = recipe if recipe in family.kernels else recipe.partition(",")[0]
+        for place in family.kernels[step].jit:
+            unknown[f"{place.partition(':')[2]} [{recipe}]"] = f"its wrapper failed: {why}"
 
     def play(wrapper: str, numbers: dict[str, list[int]]) -> list[int] | str:
         try:
@@ -187,7 +214,10 @@ def code_of(process: KernelProcess, captured: Sequence[Captured]) -> Code:
         except EngineError as error:
             return error.cause
 
-    return Code(release=process.engine.name, runs=runs, shipped=shipped, unknown=unknown, play=play)
+    return Code(
+        release=process.engine.name, family=report.family, runs=runs, shipped=shipped, bits=bits,
+        unknown=unknown, play=play,
+    )  # fmt: skip
 
 
 def _of(name: str, launches: Sequence[Launch]) -> Iterator[Launch]:
@@ -211,28 +241,46 @@ def judge(
                 raise UnknownCodeError(one.error)
             runs[name] = execute(parse(one.parametric))
             mutated = code.with_kernel(name, runs[name], execute(parse(one.ttir)))
-            killed = killed or _killer(code, mutated, prover)
+            killed = killed or _killer(code, mutated, name, prover)
         except UnknownCodeError as error:
             why.append(f"{name}: {error}")
     seconds = time.perf_counter() - started
-    tried = [
-        [bool(difference(predict(run, launch), launch)) for launch in _of(name, seen)]
-        for name, run in runs.items()
-    ]
+    fuzzed = [_fuzzed(run, list(_of(name, seen))) for name, run in runs.items()]
+    launches, fuzz_seconds = min(
+        (each for each in fuzzed if each is not None), default=(None, None)
+    )
     return MutantResult(
         edit=edit,
         killed_by=killed,
         why="; ".join(why),
         seconds=seconds,
-        launches=min((each.index(True) + 1 for each in tried if True in each), default=None),
-        tried=max(map(len, tried), default=0),
+        launches=launches,
+        launch_seconds=fuzz_seconds,
+        tried=sum(one.kernel == edit.kernel for one in seen),
     )
 
 
-def _killer(code: Code, mutated: Code, prover: Prover) -> str:
+def _fuzzed(run: Run, launches: Sequence[Launch]) -> tuple[int, float] | None:
+    """Launches, and what they take in the interpreter, up to the first that differs."""
+    seconds = 0.0
+    for number, launch in enumerate(launches, start=1):
+        seconds += launch.seconds
+        if difference(predict(run, launch), launch):
+            return number, seconds
+    return None
+
+
+def _killer(code: Code, mutated: Code, name: str, prover: Prover) -> str:
+    """The first obligation about a kernel that turns out otherwise."""
+    kernel = name.partition(" ")[0]
     for before, after in zip(theorems(code), theorems(mutated), strict=True):
+        of_all = before.source.startswith("all kernels")
+        if not of_all and kernel not in before.source:
+            continue
         for one, other in zip(before.obligations, after.obligations, strict=True):
             if isinstance(one, Enumeration) or isinstance(other, Enumeration):
+                continue
+            if of_all and one.name != name:
                 continue
             status = _flipped(one, other, prover)
             if status:

@@ -1,0 +1,51 @@
+"""Random launches of the stores into paged pools, fp8 and bf16. See `recipes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import torch
+
+from kvproof.kernels.catalogue import Family
+
+PAGE = 256
+"""Tokens of a page of DeepSeek-V4's paged pools."""
+
+PAGE_BYTES = 149_760
+"""Bytes of such a page: tokens of 576 bytes and 8 scales, in whole 576 (PR #40351)."""
+
+INDEXER_BYTES = PAGE * (128 + 4)
+"""Bytes of a page of the indexer: a key and a float scale a token."""
+_PAGES = 2
+
+
+def _locations(dice: Random, count: int) -> torch.Tensor:
+    return torch.tensor(dice.sample(range(_PAGES * PAGE), count), dtype=torch.int32)
+
+
+def _paged_store(family: Family, dice: Random) -> None:
+    count = dice.randint(2, 6)
+    family.launcher("paged store")(
+        torch.randn(count, 512, dtype=torch.bfloat16),
+        torch.zeros(_PAGES, PAGE_BYTES, dtype=torch.uint8),
+        _locations(dice, count),
+        PAGE,
+    )
+
+
+def _indexer_store(family: Family, dice: Random) -> None:
+    count = dice.randint(2, 6)
+    family.launcher("indexer store")(
+        torch.randn(count, 128, dtype=torch.bfloat16),
+        torch.zeros(_PAGES, INDEXER_BYTES, dtype=torch.uint8),
+        _locations(dice, count),
+        PAGE,
+    )
+
+
+RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
+    "paged store": _paged_store,
+    "indexer store": _indexer_store,
+}
+"""As `recipes.RECIPES`."""
