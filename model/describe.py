@@ -56,8 +56,8 @@ def _table(struct: type[msgspec.Struct]) -> Iterator[str]:
         yield "|---|---|---|---|"
     for field in info.fields:
         # A field that may be unset has neither a default nor a factory.
-        is_optional = not field.required and (field.default, field.default_factory) != _NONE
-        default = f"`{_default(field)}`" if is_optional else ""
+        has_default = not field.required and (field.default, field.default_factory) != _NONE
+        default = f"`{_default(field)}`" if has_default else ""
         yield (
             f"| `{field.encode_name}` | {_type(field.type)} | {default} | "
             f"{meanings.get(field.name, '')} |"
