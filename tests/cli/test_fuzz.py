@@ -15,6 +15,7 @@ from kvproof.cli import fuzz as command
 from kvproof.cli.fuzz import Report
 from kvproof.fuzz.campaign import Campaign
 from kvproof.fuzz.profiles import PROFILES
+from kvproof.fuzz.strategies import Sizes
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.files import load_scenario
 from kvproof.model.scenario import Abort
@@ -146,6 +147,8 @@ class FakeTarget:
     name = "fake:registry"
     construction = "registry"
     family = "cache"
+    has_ring = True
+    sizes = Sizes()
     engine = fake_target().engine
 
     def __init__(self, process: FakeProcess) -> None:
