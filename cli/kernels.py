@@ -190,14 +190,17 @@ def compare_(
     table = plain_table("engine", "kernel", "backend", "launches", "cells", "worst", "s", "verdict")
     for one in found:
         verdict = Text(
-            one.verdict + (f": {one.reason}" if one.reason else ""), _STYLES[one.verdict]
+            one.verdict
+            + (f": {one.reason}" if one.reason else "")
+            + (f" (known: {one.known})" if one.known else ""),
+            _STYLES[one.verdict],
         )
         table.add_row(
             one.release, Text(one.name), one.backend, f"{one.launches:,}", f"{one.cells:,}",
-            f"{one.worst:.2f}", f"{one.seconds:.1f}", verdict,
+            "-" if one.worst is None else f"{one.worst:.2f}", f"{one.seconds:.1f}", verdict,
         )  # fmt: skip
     note = Text("worst: largest error in units of its tolerance; 0 where all bits must be the same")
-    bad = any(one.verdict in ("violated", "failed") for one in found)
+    bad = any(one.is_news for one in found)
     compared = any(one.verdict == "holds" for one in found)
     show(Group(table, note), {"ok": compared and not bad, "results": found}, as_json=as_json)
     if bad:

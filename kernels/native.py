@@ -162,6 +162,7 @@ def _plan(bench: Bench, source: Source, *, decode: bool) -> Difference:
     ratio = 128
     dice = source.dice
     ring = ratio * dice.choice((1, 2))
+    swa_page = ring  # the planner asks for whole rings in a page
     batch = _Batch.random(source, ratio=ratio, decode=decode)
     slots = torch.tensor(batch.slots, device=source.device)
     lengths = torch.tensor(batch.lengths, device=source.device)
@@ -180,7 +181,7 @@ def _plan(bench: Bench, source: Source, *, decode: bool) -> Difference:
 
     if decode:
         plan = _named(bench, "compress plan", "CompressorDecodePlan").generate(
-            ratio, slots, table, mapping, lengths, ratio, ring
+            ratio, slots, table, mapping, lengths, swa_page, ring
         )
         expected = [
             (length, where[slot, length - 1], *pages(slot, length))
@@ -190,7 +191,7 @@ def _plan(bench: Bench, source: Source, *, decode: bool) -> Difference:
         return _same_rows(found, expected, "plan")
     extends = lengths - torch.tensor(batch.before, device=source.device)
     plan = _named(bench, "compress plan", "CompressorPrefillPlan").generate(
-        ratio, slots, lengths, extends, table, mapping, ratio, ring, batch.tokens
+        ratio, slots, lengths, extends, table, mapping, swa_page, ring, batch.tokens
     )
     starts = dict(zip(batch.slots, batch.before, strict=True))
     compressed = []
@@ -516,9 +517,9 @@ class _Pages:
         """Of a page: padded to whole rows."""
         return -(-584 * self.size // 576) * 576
 
-    def fresh(self, source: Source) -> torch.Tensor:
-        """A pool with whatever was in memory."""
-        return _bytes(source, self.count, self.bytes)
+    def fresh(self, source: Source, *, guard: int = 0) -> torch.Tensor:
+        """A pool with whatever was in memory, and ``guard`` pages in front of it."""
+        return _bytes(source, guard + self.count, self.bytes)
 
     def put(self, pool: torch.Tensor, locs: Sequence[int], rows: _Packed) -> None:
         """Write rows as the layout says."""
@@ -548,17 +549,24 @@ def _paged_store(bench: Bench, source: Source) -> Difference:
     return same_bits(pool, expected, "paged pool")
 
 
-def _window_store(bench: Bench, source: Source) -> Difference:
-    """Norm, rotate and write rows of the sliding window's own pool; -1 writes nothing."""
+def _window_store(bench: Bench, source: Source, *, padded: bool) -> Difference:
+    """Norm, rotate and write rows of the sliding window's own pool.
+
+    ``padded``: some rows have the location -1, and write nothing.
+    """
     dice = source.dice
     tokens = dice.randint(1, 40)
     weight, angles = _model(source)
-    locs = [dice.choice((loc, loc, loc, -1)) for loc in dice.sample(range(1024), tokens)]
+    locs = dice.sample(range(1024), tokens)
+    if padded:
+        locs = [-1, *(dice.choice((loc, loc, loc, -1)) for loc in locs[1:])]
     positions = [dice.randrange(_POSITIONS) for _ in locs]
     kv = source.normal(tokens, DIM, dtype=torch.bfloat16) * 3
     pages = _Pages.for_rows(1024)
-    pool = pages.fresh(source)
-    before = pool.clone()
+    # A page in front: a kernel that takes -1 for a location writes there, and nowhere worse.
+    guarded = pages.fresh(source, guard=1)
+    pool = guarded[1:]
+    before = guarded.clone()
     _launch(bench, "window store")(
         kv, weight, _EPSILON, angles, torch.tensor(positions, device=source.device),
         torch.tensor(locs, dtype=torch.int32, device=source.device), pool, pages.size,
@@ -573,9 +581,10 @@ def _window_store(bench: Bench, source: Source) -> Difference:
         found = pool[page, data : data + 576]
         scales = pool[page, scale : scale + 7]
         parts.append(_packed_within(found, scales, exact.rows[index], exact.off[index]))
-        before[page, data : data + 576] = found
-        before[page, scale : scale + 7] = scales
-    parts.append(same_bits(pool, before, "pool beside the rows"))
+        before[1 + page, data : data + 576] = found
+        before[1 + page, scale : scale + 7] = scales
+    parts.append(same_bits(guarded[0], before[0], "memory in front of the pool"))
+    parts.append(same_bits(pool, before[1:], "pool beside the rows"))
     return all_of(parts)
 
 
@@ -624,7 +633,11 @@ def _comparisons() -> Iterator[Comparison]:
             check=partial(_compressed_store, layout="two pools", decode=decode),
         )  # fmt: skip
     yield Comparison(role="paged store", dtype="fp8", check=_paged_store)
-    yield Comparison(role="window store", dtype="fp8", check=_window_store)
+    yield Comparison(role="window store", dtype="fp8", check=partial(_window_store, padded=False))
+    yield Comparison(
+        role="window store", form="padded rows", dtype="fp8",
+        check=partial(_window_store, padded=True),
+    )  # fmt: skip
 
 
 NATIVE_COMPARISONS = tuple(_comparisons())
