@@ -210,7 +210,7 @@ class Mapped(_Fact, frozen=True, kw_only=True):
     entries: tuple[Count, ...]
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
+class Share(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One request's tokens of a forward: positions from ``start`` on, a location each."""
 
     request: str
