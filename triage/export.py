@@ -189,7 +189,7 @@ _OLD = _Dialect(
 )
 
 _DIALECTS = {
-    "0.5.15": _OLD,
+    "0.5.14": _OLD,
     "0.5.16": _OLD,
     "0.5.23": _Dialect(
         matched="req.prefix_len",
