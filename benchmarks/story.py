@@ -2,9 +2,9 @@
 
 Run it with ``python benchmarks/story.py``. 2,000 requests are recorded on the real objects of
 0.5.15, with one stale decode hidden among them (`kvproof.fuzz.busy`); then each step is the command
-that a user would type, in a process of its own and with an empty cache of results. The logs, the
-page and the exported tests stay in ``--out``. It ends with exit code 1 if a step does not end as the
-story says.
+that a user would type, in a process of its own and with an empty cache of results. The log, the
+pages and the exported tests stay in ``--out``. It ends with exit code 1 if a step does not end as
+the story says.
 """
 
 from __future__ import annotations
