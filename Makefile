@@ -72,6 +72,7 @@ bench: engines ## Measure speeds on this machine
 	$(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/record.py
 	$(BIN)/python benchmarks/minimise.py
+	$(BIN)/python benchmarks/story.py
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements

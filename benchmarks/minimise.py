@@ -25,13 +25,13 @@ from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact, Pools, encode_fact
 from kvproof.model.forward import RuleForward
 from kvproof.model.player import Player
-from kvproof.model.reference import Policy, ReferenceEngine
+from kvproof.model.reference import MODEL, Policy, ReferenceEngine
 from kvproof.model.scenario import Scenario
 from kvproof.triage.cache import ResultCache
 from kvproof.triage.case import load_case
 from kvproof.triage.minimise import Minimiser
 from kvproof.triage.rehearse import BUSY, as_recorded, busy_run
-from kvproof.triage.subjects import MODEL, find_subjects
+from kvproof.triage.subjects import find_subjects
 
 UNCAPPED = Policy(reprefill_tail=0)
 _NO_POOLS = Pools(free=(), free_slots=(), nodes=(), holdings=(), counters={})

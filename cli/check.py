@@ -9,14 +9,13 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from kvproof.cli.outcome import Outcome, outcome_of, told
+from kvproof.cli.outcome import Outcome, outcome_of, refuse_unjudged, told
 from kvproof.cli.output import ExitCode, JsonOption, errors, progress, show
 from kvproof.fuzz.chronicle import Chronicle, facts_of
 from kvproof.fuzz.chronicle import Group as Steps
 from kvproof.model.facts import LogReader
 from kvproof.model.files import blocks, open_file
 from kvproof.model.monitor import Monitor
-from kvproof.model.scenario import BadFileError
 from kvproof.model.verdict import Cause, Invariant
 
 REPORT_EACH = 100_000
@@ -47,7 +46,8 @@ def check(
     """Judge a log: which invariants hold in it.
 
     It is read once, in bounded memory. What breaks is said at once, on stderr. Exit codes as for
-    `replay`; 2 also for a log that is cut off before anything broke.
+    `replay`; 2 also for a log that is cut off, or has a gap, before
+    anything broke.
     """
     monitor = Monitor()
     chronicle = Chronicle(monitor)
@@ -75,15 +75,10 @@ def check(
             if follow and (monitor.ended or monitor.engine_error is not None):
                 break
         is_whole = monitor.ended or monitor.engine_error is not None
-        if not is_whole and not monitor.violations:
-            raise BadFileError("the log is cut off: it has no last fact")
+        refuse_unjudged(monitor)
     outcome = outcome_of(monitor)
     checked = Checked(
-        target=outcome.target,
-        backend=outcome.backend,
-        statuses=outcome.statuses,
-        violations=outcome.violations,
-        engine_error=outcome.engine_error,
+        **{name: getattr(outcome, name) for name in Outcome.__struct_fields__},
         facts=reader.line,
         lines=lines,
         ended=is_whole,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,16 +11,19 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from kvproof.cli.outcome import Outcome, outcome_of, told
+from kvproof.cli.outcome import Outcome, outcome_of, refuse_unjudged, told
 from kvproof.cli.output import ExitCode, JsonOption, progress, show
 from kvproof.fuzz.story import tell
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.facts import EngineError as EngineFault
+from kvproof.model.facts import Fact
 from kvproof.model.files import load_scenario
 from kvproof.model.scenario import BadFileError, Scenario, family_of_operations
 from kvproof.model.text import encode_text
 from kvproof.model.verdict import INVARIANTS
+from kvproof.triage.case import holds_a_log, log_of, scenario_of
 from kvproof.triage.excerpt import Log, excerpt
 from kvproof.triage.export import (
     Run,
@@ -32,7 +36,13 @@ from kvproof.triage.export import (
     with_safe_names,
 )
 from kvproof.triage.page import render
-from kvproof.triage.source import holds_a_log, log_file, play_on, played_log, scenario_of
+from kvproof.triage.subjects import (
+    EngineSubject,
+    Subject,
+    find_subjects,
+    play_on,
+    play_until_broken,
+)
 
 FileArgument = Annotated[
     Path, typer.Argument(help="A scenario, or a log (JSON Lines); gzipped or not.")
@@ -46,13 +56,11 @@ class Explained(Outcome, frozen=True, kw_only=True):
     """What was explained.
 
     Attributes:
-        steps: number of steps of the log.
         shown: those that the story and the page show, from 0.
         story: the text; empty if nothing broke.
         html: the page, if one was asked for.
     """
 
-    steps: int
     shown: tuple[int, ...]
     story: str
     html: Path | None
@@ -79,14 +87,15 @@ def explain(
     """
     shown = excerpt(_log(file, engine or []))
     monitor = shown.monitor
-    if not monitor.ended and monitor.engine_error is None and shown.violation is None:
-        raise BadFileError(f"{file}: the log is cut off: it has no last fact")
+    try:
+        refuse_unjudged(monitor)
+    except BadFileError as error:
+        raise BadFileError(f"{file}: {error}") from error
     if html is not None:
         _write(html, render(shown), option="--html")
     outcome = outcome_of(monitor)
     explained = Explained(
         **{name: getattr(outcome, name) for name in Outcome.__struct_fields__},
-        steps=monitor.steps,
         shown=tuple(frame.index for frame in shown.frames),
         story=tell(shown.violation, shown.facts) if shown.violation else "",
         html=html,
@@ -108,9 +117,23 @@ def _log(file: Path, engines: list[str]) -> Log:
                 f"{file} is a log: it says on what it was made",
                 fix="leave --engine out, or give a scenario",
             )
-        return log_file(file)
+        return log_of(file)
+    subjects = find_subjects(
+        engines, EngineStore(), family=family_of_operations(scenario.operations)
+    )
     with progress("playing", lines=False) as report:
-        return played_log(load_scenario(file), engines, report=report)
+        subject, facts = play_until_broken(subjects, load_scenario(file), report=report)
+    _refuse_unbuilt(subject, facts)
+    return lambda: iter(facts)
+
+
+def _refuse_unbuilt(subject: Subject, facts: Sequence[Fact]) -> None:
+    """Raise EngineError for a log that does not even say what was played."""
+    if isinstance(facts[0], EngineFault):
+        raise EngineError(
+            f"{subject.name} failed before it said what it is: {facts[0].message}",
+            fix="run `kvproof engine doctor` for what it lacks",
+        )
 
 
 Form = Literal["sglang-test", "pytest", "text", "patch"]
@@ -208,7 +231,9 @@ def _test(
     runs: dict[str, Run] = {}
     with progress("playing", lines=False) as report:
         for target in dict.fromkeys([*([wanted] if wanted else []), *find_targets((), store)]):
-            run = Run(target=target, log=play_on(target, scenario, report=report))
+            subject = EngineSubject(target)
+            run = Run(target=target, log=play_on(subject, scenario, report=report))
+            _refuse_unbuilt(subject, run.log)
             runs[target.name] = run
             # A test of kvproof says what each target does; the others need one that breaks.
             if form != "pytest" and run.shows(invariant) is not None:

@@ -12,8 +12,9 @@ from kvproof.cli.fuzz import STATUS_STYLES, paint
 from kvproof.cli.output import plain_table
 from kvproof.fuzz.story import tell
 from kvproof.model.facts import EngineError as EngineFault
-from kvproof.model.facts import Fact
+from kvproof.model.facts import Fact, Gap
 from kvproof.model.monitor import Monitor, statuses
+from kvproof.model.scenario import BadFileError
 from kvproof.model.verdict import Violation
 
 
@@ -24,6 +25,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         statuses: status word by invariant.
         violations: the first of each invariant and cause, worst first.
         engine_error: what the engine raised, or that it hung or died.
+        gap: where facts are missing: nothing after it was judged.
+        steps: steps that were judged.
     """
 
     target: str
@@ -31,6 +34,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     statuses: dict[str, str]
     violations: tuple[Violation, ...]
     engine_error: EngineFault | None
+    gap: Gap | None
+    steps: int
 
     @property
     def is_clean(self) -> bool:
@@ -47,7 +52,22 @@ def outcome_of(monitor: Monitor, target: str = "", backend: str = "") -> Outcome
         statuses={str(name): word for name, word in statuses(monitor).items()},
         violations=tuple(monitor.by_severity()),
         engine_error=monitor.engine_error,
+        gap=monitor.gap,
+        steps=monitor.steps,
     )
+
+
+def refuse_unjudged(monitor: Monitor) -> None:
+    """Raise BadFileError for a log in which nothing broke, but of which a part is missing."""
+    if monitor.violations or monitor.engine_error is not None:
+        return
+    if monitor.gap is not None:
+        raise BadFileError(
+            f"the log cannot be judged after step {monitor.steps}: {monitor.gap.words}; "
+            "nothing broke before"
+        )
+    if not monitor.ended:
+        raise BadFileError("the log is cut off: it has no last fact")
 
 
 def told(name: str, outcome: Outcome, facts: Sequence[Fact]) -> list[RenderableType]:
@@ -61,6 +81,11 @@ def told(name: str, outcome: Outcome, facts: Sequence[Fact]) -> list[RenderableT
     if outcome.engine_error is not None:
         error = outcome.engine_error
         parts += [Text(f"engine error: the engine {error.cause}: {error.message}", "magenta"), ""]
+    if outcome.gap is not None:
+        parts += [
+            Text(f"Not judged after step {outcome.steps}: {outcome.gap.words}.", "yellow"),
+            "",
+        ]
     if outcome.violations:
         parts.append(paint(tell(outcome.violations[0], facts)))
         for violation in outcome.violations[1:]:

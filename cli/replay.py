@@ -15,17 +15,13 @@ from rich.text import Text
 from kvproof.cli.outcome import Outcome, outcome_of, told
 from kvproof.cli.output import ExitCode, JsonOption, console, progress, show
 from kvproof.fuzz.state import Walked, walk
-from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact, encode_fact
 from kvproof.model.files import load_scenario
 from kvproof.model.monitor import check as judge
-from kvproof.model.players import model_player
 from kvproof.model.scenario import Scenario, family_of_operations
-
-MODEL = "model"
-"""Name of the reference engine as a target."""
+from kvproof.triage.subjects import PLAY_TIMEOUT_S, find_subjects, play_on
 
 
 def replay(
@@ -42,7 +38,9 @@ def replay(
         Literal["interpreter", "rules"],
         typer.Option(help="Who names the ring rows: the real kernels, or the specification."),
     ] = "interpreter",
-    timeout: Annotated[float, typer.Option(help="Seconds that one play may take.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that one play may take.")
+    ] = PLAY_TIMEOUT_S,
     log: Annotated[Path | None, typer.Option(help="Write the log of the last target here.")] = None,
     until: Annotated[
         int | None, typer.Option(min=1, help="Play no more than the first so many steps.")
@@ -118,16 +116,13 @@ def _write(path: Path, facts: list[Fact]) -> None:
 def _plays(
     scenario: Scenario, engines: list[str], backend: Literal["interpreter", "rules"], timeout: float
 ) -> list[tuple[str, list[Fact]]]:
-    plays: list[tuple[str, list[Fact]]] = []
-    family = family_of_operations(scenario.operations)
-    if MODEL in engines:
-        plays.append((MODEL, list(model_player(scenario).play(scenario))))
-    others = [name for name in engines if name != MODEL]
-    if others or not engines:
-        with progress("replaying", lines=False) as report:
-            for target in find_targets(others, EngineStore(), family=family):
-                report(f"replaying on {target.name}")
-                with target.process() as process:
-                    facts = process.play(scenario, timeout=timeout, backend=backend)
-                plays.append((target.name, facts))
-    return plays
+    with progress("replaying", lines=False) as report:
+        return [
+            (
+                subject.name,
+                play_on(subject, scenario, report=report, timeout=timeout, backend=backend),
+            )
+            for subject in find_subjects(
+                engines, EngineStore(), family=family_of_operations(scenario.operations)
+            )
+        ]

@@ -43,7 +43,7 @@ from kvproof.triage.cache import ResultCache
 from kvproof.triage.case import Case, load_case
 from kvproof.triage.commits import bisect_commits
 from kvproof.triage.minimise import Kept, Minimiser, NotBrokenError, Watcher
-from kvproof.triage.subjects import Subject, find_subjects
+from kvproof.triage.subjects import PLAY_TIMEOUT_S, Subject, find_subjects
 from kvproof.triage.symptoms import Symptom, refuse_unknown
 from kvproof.triage.trials import Trials
 
@@ -111,7 +111,7 @@ def minimise(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Engine processes. Default: one a core.")
     ] = None,
-    timeout: TimeoutOption = 60.0,
+    timeout: TimeoutOption = PLAY_TIMEOUT_S,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = DEFAULT_ROOT,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,6 +127,8 @@ def minimise(
     with progress("minimising") as report:
         report(f"reading {file}")
         case = load_case(file, wanted=invariant)
+        if case.gap is not None:
+            report(f"what follows a gap in the log is left out: {case.gap.words}")
         subjects = find_subjects(
             engine or (),
             EngineStore(),
@@ -256,7 +258,7 @@ def bisect(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Engine processes. Default: one a core.")
     ] = None,
-    timeout: TimeoutOption = 60.0,
+    timeout: TimeoutOption = PLAY_TIMEOUT_S,
     as_json: JsonOption = False,
 ) -> None:
     """Say in which release, or at which commit, a scenario began to break and where it stopped.

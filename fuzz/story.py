@@ -31,6 +31,9 @@ LUCKY = "<- not its own; the same token by luck"
 
 WIDTH = 100
 
+_WIDEST = 60
+"""Characters of an operation beyond which the column does not follow: a recorder's prompts."""
+
 LONG_RING = 32
 """Rows of the longest ring that is drawn whole."""
 
@@ -73,7 +76,7 @@ def _operations(log: Iterable[Fact], breaks_at: int) -> list[str]:
         elif steps:
             steps[-1][1].append(fact)
     spelled = [spell_operation(step.operation) for step, _ in steps]
-    width = max(map(len, spelled), default=0)
+    width = max((len(text) for text in spelled if len(text) <= _WIDEST), default=0)
     lines = []
     expected = 0
     for (step, facts), text in zip(steps, spelled, strict=True):

@@ -49,6 +49,10 @@ class _Fact(
     pass
 
 
+RECORDED = "recorded"
+"""Construction in the target of a recorder's log: the server's own way to build its tree."""
+
+
 class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
     """First record of a log: what was run.
 
@@ -290,6 +294,12 @@ class Gap(_Fact, frozen=True, kw_only=True):
 
     reason: str
     dropped: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    @property
+    def words(self) -> str:
+        """What is missing and why."""
+        lost = f"{self.dropped:,} facts" if self.dropped else "facts"
+        return f"{lost} are missing there ({self.reason})"
 
 
 class Advanced(_Fact, frozen=True, kw_only=True):

@@ -22,6 +22,9 @@ from kvproof.spec.radix import Prefix, cached_pages, evictable, inserted, page_p
 from kvproof.spec.schedule import SlotOrder, chunk_end, next_slot, publishable_len
 from kvproof.spec.window import DECODE_ORDER, PREFILL_ORDER, Order
 
+MODEL = "model"
+"""Name of the reference engine as a target."""
+
 Fault: TypeAlias = Literal[
     "lend padding slot", "leak on abort", "double free on finish", "share duplicate pages",
     "never reuse", "match beyond tree", "miscount", "pad into last slot", "slot lent twice",
@@ -78,7 +81,7 @@ class ReferenceEngine:
     def started(self) -> Started:
         """Describe the target."""
         return Started(
-            target="model",
+            target=MODEL,
             backend="rules",
             geometry=self.geometry,
             ring_stride=self.stride,

@@ -11,6 +11,7 @@ import msgspec
 
 from kvproof.model.facts import Fact as LogFact
 from kvproof.model.facts import Skipped
+from kvproof.model.reference import MODEL
 from kvproof.model.scenario import Scenario
 from kvproof.proofs.asked import Question
 from kvproof.proofs.mutants import Mutant
@@ -162,7 +163,7 @@ def _replay(
     if isinstance(replay, Check):
         return _checked(replay, releases)
     modelled = list(replay.player().play(replay.scenario))
-    confirmations = [_confirm(replay, "model", modelled)]
+    confirmations = [_confirm(replay, MODEL, modelled)]
     gaps = [replay.why_not_engines] if replay.why_not_engines else []
     for release in replay.releases if releases is not None else ():
         assert releases is not None

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from kvproof.kernels.catalogue import Family
-from kvproof.model.facts import Pool, Started, decode_fact, encode_fact
+from kvproof.model.facts import RECORDED, Pool, Started, decode_fact, encode_fact
 from kvproof.model.scenario import BadFileError, Geometry
 from kvproof.record.locs import Level, parallel_spans, readable, spans_of, spans_of_pages
 from kvproof.record.names import KEY_BYTES, TOKENS
@@ -254,7 +254,7 @@ class Instrumentation:
             name: str(sys.modules[name].__version__) for name in _VERSIONED if name in sys.modules
         }
         started = Started(
-            target=f"sglang-{versions['sglang']}:recorded",
+            target=f"sglang-{versions['sglang']}:{RECORDED}",
             backend="rules",
             geometry=Geometry(
                 window=window,

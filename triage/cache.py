@@ -83,7 +83,8 @@ def engine_code(engine: Engine) -> str:
 
 def _hash(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(paths):
+    # A link may lead nowhere: an editable install keeps one to a file that was removed.
+    for path in sorted(path for path in paths if path.is_file()):
         digest.update(f"{path.name}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

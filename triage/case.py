@@ -1,19 +1,23 @@
-"""A case: what a file shows, be it a scenario or a log."""
+"""A case: what a file shows, be it a scenario or a log.
+
+Every command of triage reads its file here. A log is streamed, as often as it is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from kvproof.model.facts import Fact, LogReader, Started
-from kvproof.model.files import blocks, is_log, load_scenario, open_file
+from kvproof.model.facts import Fact, Gap, LogReader, Started
+from kvproof.model.files import STDIN, blocks, is_log, load_scenario, open_file
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import BadFileError, Scenario
 from kvproof.model.verdict import Violation
-from kvproof.triage.lift import Lifter
+from kvproof.triage.excerpt import Log
+from kvproof.triage.lift import Lifter, lift
 from kvproof.triage.symptoms import Symptom, choose, symptoms_of, violations_of
 
 _HEAD_BYTES = 1 << 16
@@ -30,6 +34,7 @@ class Case:
         found: what is wrong, the worst first; empty if it was not played yet.
         violations: the violations among those.
         facts: length of the log; 0 for a scenario file.
+        gap: where facts are missing in the log; what is there is known of what comes before.
     """
 
     scenario: Scenario
@@ -37,6 +42,40 @@ class Case:
     found: tuple[Symptom, ...] = ()
     violations: dict[Symptom, Violation] = field(default_factory=dict)
     facts: int = 0
+    gap: Gap | None = None
+
+
+def holds_a_log(path: Path) -> bool:
+    """Whether a file is a log, not a scenario.
+
+    Raises:
+        BadFileError: the file cannot be read, or not twice.
+    """
+    if path == STDIN:
+        raise BadFileError(
+            "standard input can be read only once, which is not enough: write it to a file"
+        )
+    with open_file(path) as file:
+        return is_log(file.read(_HEAD_BYTES))
+
+
+def log_of(path: Path) -> Log:
+    """A log on disk, read anew each time; raises BadFileError with the path when it is read."""
+
+    def facts() -> Iterator[Fact]:
+        with open_file(path) as file:
+            yield from LogReader(blocks(file))
+
+    return facts
+
+
+def scenario_of(path: Path) -> Scenario:
+    """The scenario in a file, or that of the whole log in it.
+
+    Raises:
+        BadFileError: it is neither.
+    """
+    return lift(log_of(path)()) if holds_a_log(path) else load_scenario(path)
 
 
 def load_case(path: Path, *, wanted: str | None = None) -> Case:
@@ -49,23 +88,24 @@ def load_case(path: Path, *, wanted: str | None = None) -> Case:
     Raises:
         BadFileError: it is neither, or nothing that is wanted is wrong in the log.
     """
-    with open_file(path) as file:
-        holds_log = is_log(file.read(_HEAD_BYTES))
-    return _case_of_log(path, wanted) if holds_log else Case(scenario=load_scenario(path))
+    if holds_a_log(path):
+        return _case_of_log(path, wanted)
+    return Case(scenario=load_scenario(path))
 
 
 def _case_of_log(path: Path, wanted: str | None) -> Case:
     monitor, lifter, count = Monitor(), Lifter(), 0
-    with open_file(path) as file:
-        for fact in LogReader(blocks(file)):
-            monitor.feed(fact)
-            lifter.feed(fact)
-            count += 1
+    for fact in log_of(path)():
+        monitor.feed(fact)
+        lifter.feed(fact)
+        count += 1
     found = symptoms_of(monitor)
     symptom = choose(found, wanted)
     if symptom is None:
         what = f"breaks {wanted}" if wanted else "is wrong"
         others = f"; it shows {', '.join(found)}" if found else ""
+        if monitor.gap is not None:
+            others += f"; it cannot be judged after step {monitor.steps}: {monitor.gap.words}"
         raise BadFileError(f"{path}: nothing in the log {what}{others}")
     violations = violations_of(monitor)
     until = violations[symptom].step if symptom in violations else None
@@ -75,6 +115,7 @@ def _case_of_log(path: Path, wanted: str | None) -> Case:
         found=found,
         violations=violations,
         facts=count,
+        gap=monitor.gap,
     )
 
 

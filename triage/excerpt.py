@@ -81,7 +81,7 @@ def excerpt(log: Log) -> Excerpt:
     return Excerpt(
         monitor=monitor,
         violation=violation,
-        facts=tuple(_facts(log(), steps, requests)),
+        facts=tuple(spelled_out(_facts(log(), steps, requests))),
         frames=tuple(frames(log(), rows=rows, wanted=steps.__contains__)),
         requests=requests,
     )
@@ -155,7 +155,7 @@ def _facts(
     log: Iterable[Fact], steps: frozenset[int], requests: frozenset[str] | None
 ) -> Iterator[Fact]:
     wanted = False
-    for fact in spelled_out(log):
+    for fact in log:
         if isinstance(fact, Step):
             wanted = fact.index in steps
         elif isinstance(fact, Started):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from kvproof.fuzz.story import chain
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.facts import EngineError as EngineFault
 from kvproof.model.facts import Fact, Skipped, Step
 from kvproof.model.monitor import check
 from kvproof.model.scenario import (
@@ -169,8 +171,6 @@ def _renamed(names: Iterable[str]) -> Mapping[str, str]:
 class _Dialect:
     """How a release family spells what the exported test does with a request ``req``."""
 
-    matched: str
-    end: str
     publish_chunk: str
     publish: str
     release: str
@@ -181,8 +181,6 @@ class _Dialect:
 
 
 _OLD = _Dialect(
-    matched="len(req.prefix_indices)",
-    end="req.extend_range.end",
     publish_chunk="maybe_cache_unfinished_req(req, self.tree, chunked=True)",
     publish="maybe_cache_unfinished_req(req, self.tree)",
     release="release_kv_cache(req, self.tree, is_insert=True)",
@@ -190,20 +188,24 @@ _OLD = _Dialect(
     retract="self.running.release_req(index, len(reqs) - 1, self.server_args)",
 )
 
+_NEW = _Dialect(
+    publish_chunk="checkpoint_kv_cache(req, self.tree)",
+    publish="checkpoint_kv_cache(req, self.tree)",
+    release="release_kv_cache(req, self.tree, checkpoint=True)",
+    drop="release_kv_cache(req, self.tree, checkpoint=False)",
+    retract="self.running.release_req(index, len(reqs) - 1)",
+    cached_gates=("is_unified_kv_triton", "is_unified_kv_fp8"),
+    is_new=True,
+)
+
 _DIALECTS = {
     "0.5.14": _OLD,
     "0.5.16": _OLD,
-    "0.5.23": _Dialect(
-        matched="req.prefix_len",
-        end="req.extend_end",
-        publish_chunk="checkpoint_kv_cache(req, self.tree)",
-        publish="checkpoint_kv_cache(req, self.tree)",
-        release="release_kv_cache(req, self.tree, checkpoint=True)",
-        drop="release_kv_cache(req, self.tree, checkpoint=False)",
-        retract="self.running.release_req(index, len(reqs) - 1)",
-        cached_gates=("is_unified_kv_triton", "is_unified_kv_fp8"),
-        is_new=True,
-    ),
+    "0.5.17": _OLD,
+    "0.5.18": _OLD,
+    "0.5.19": dataclasses.replace(_OLD, retract=_NEW.retract),
+    "0.5.22": _NEW,
+    "0.5.23": _NEW,
 }
 """By release family, like the drivers' adapters, whose methods they repeat in the test."""
 
@@ -230,6 +232,11 @@ def sglang_test(case: Case, run: Run) -> str:
         raise EngineError(
             f"there is no SGLang test for releases like {target.engine.name}",
             fix=f"give --engine with one of {', '.join(_DIALECTS)}",
+        )
+    if isinstance(run.log[-1], EngineFault) and run.shows(invariant) is None:
+        raise EngineError(
+            f"{target.name} fails when it plays the case: {run.log[-1].message}",
+            fix="give --engine with another release, or a scenario that it plays",
         )
     operations = _played(run.log, len(case.scenario.operations))
     uses = {type(operation).__name__ for operation in operations}

@@ -1,5 +1,7 @@
 """From a log back to a scenario: the operations as they were, the texts named alike.
 
+A log is read up to its first gap: operations after it may need some that are missing.
+
 A driver's log spells its operations as its scenario did, and is taken as it is. A recorder cannot:
 it names each page of a prompt by a hash of all tokens up to its end, and ends a prompt in a text
 that only this request has, since it cannot foresee the answer. Later, `Answered` says what the
@@ -19,7 +21,7 @@ from itertools import chain, count
 
 from msgspec.structs import replace
 
-from kvproof.model.facts import Advanced, Answered, Fact, Started, Step
+from kvproof.model.facts import Advanced, Answered, Fact, Gap, Started, Step
 from kvproof.model.scenario import (
     BadFileError,
     Geometry,
@@ -45,12 +47,17 @@ class Lifter:
 
     operations: list[Operation] = field(default_factory=list)
     _geometry: Geometry | None = None
+    _has_gap: bool = False
     _steps: list[int] = field(default_factory=list)
     _answers: list[tuple[int, Answered]] = field(default_factory=list)
 
     def feed(self, fact: Fact) -> None:
         """Take in the next fact."""
+        if self._has_gap:
+            return
         match fact:
+            case Gap():
+                self._has_gap = True
             case Started(geometry=geometry):
                 self._geometry = geometry
             case Step(index=index, operation=operation):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvproof.fuzz.drivers.wire import Backend
-from kvproof.fuzz.targets import Target, find_targets
+from kvproof.fuzz.targets import REGISTRY, Target, find_targets
 from kvproof.kernels.engines.store import EngineStore
-from kvproof.model.facts import Fact, Started
+from kvproof.model.facts import RECORDED, EngineError, Fact, Started
+from kvproof.model.monitor import check
 from kvproof.model.players import model_player
-from kvproof.model.reference import Policy
+from kvproof.model.reference import MODEL, Policy
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Family
 from kvproof.triage.cache import engine_code
 
-MODEL = "model"
-"""Name of the reference engine as a target."""
+PLAY_TIMEOUT_S = 60.0
+"""Seconds that one play of a scenario may take."""
 
 
 class Process(Protocol):
@@ -129,7 +131,9 @@ def find_subjects(
         EngineError: an engine is not installed.
     """
     if not names and started is not None:
-        names = [started.target]
+        engine, _, construction = started.target.partition(":")
+        # A server takes the tree that its release's registry chooses.
+        names = [f"{engine}:{REGISTRY}" if construction == RECORDED else started.target]
     found: list[Subject] = []
     for name in names or [""]:
         if name == MODEL:
@@ -146,3 +150,32 @@ def _policy_of(started: Started) -> Policy:
         stride=None,
         verify_order=started.verify_order,
     )
+
+
+def play_on(
+    subject: Subject,
+    scenario: Scenario,
+    *,
+    report: Callable[[str], None],
+    timeout: float = PLAY_TIMEOUT_S,
+    backend: Backend = "interpreter",
+) -> list[Fact]:
+    """The log of one play; ``report`` is told of it.
+
+    Raises:
+        kernels.engines.errors.EngineError: the engine cannot be started.
+    """
+    report(f"playing on {subject.name}")
+    with closing(subject.process()) as process:
+        return process.play(scenario, timeout=timeout, backend=backend)
+
+
+def play_until_broken(
+    subjects: Sequence[Subject], scenario: Scenario, *, report: Callable[[str], None]
+) -> tuple[Subject, list[Fact]]:
+    """The first subject on which something breaks, else the last one, and its log."""
+    for subject in subjects:
+        facts = play_on(subject, scenario, report=report)
+        if isinstance(facts[-1], EngineError) or check(facts).violations:
+            break
+    return subject, facts

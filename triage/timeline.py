@@ -18,8 +18,10 @@ from kvproof.model.facts import (
     Mode,
     Pool,
     Pools,
+    Ran,
     Read,
     Skipped,
+    Started,
     Step,
     Wrote,
 )
@@ -114,8 +116,11 @@ def frames(
     monitor = Monitor()
     draft: _Draft | None = None
     lent: dict[Pool, int] = {}
-    for fact in spelled_out(log):
-        if isinstance(fact, Step):
+    started: list[Fact] = []
+    for fact in log:
+        if isinstance(fact, Started):
+            started = [fact]
+        elif isinstance(fact, Step):
             if draft is not None:
                 yield draft.frame(monitor, lent, rows)
             draft = _Draft(step=fact) if wanted(fact.index) else None
@@ -123,6 +128,12 @@ def frames(
             tokens = sum(end - start for start, end in fact.locs)
             sign = 1 if isinstance(fact, Allocated) else -1
             lent[fact.pool] = lent.get(fact.pool, 0) + sign * tokens
+        if draft is not None and isinstance(fact, Ran):
+            # Row by row, which takes long, only where it is looked at.
+            for spelled in list(spelled_out([*started, fact]))[len(started) :]:
+                draft.take(spelled, monitor)
+                monitor.feed(spelled)
+            continue
         if draft is not None:
             draft.take(fact, monitor)
         monitor.feed(fact)

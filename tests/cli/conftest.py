@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.kernels.engines.store import EngineStore
+from kvproof.kernels.engines.store import EngineStore, cache_root, platform_tag
 
 Kvproof = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -44,6 +44,16 @@ def engines() -> None:
             if os.environ.get(NO_ENGINES) == "1":
                 pytest.skip(str(error))
             pytest.fail(f"{error}. Run `make engines`, or set {NO_ENGINES}=1.", pytrace=False)
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed engines, and no results of earlier runs."""
+    engines = cache_root() / platform_tag()
+    cache = tmp_path_factory.mktemp("cache")
+    if engines.is_dir():
+        (cache / platform_tag()).symlink_to(engines)
+    monkeypatch.setenv("KVPROOF_CACHE", str(cache))
 
 
 @dataclass(frozen=True, kw_only=True)

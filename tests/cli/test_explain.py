@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from kvproof.cli import app
 from kvproof.cli import explain as explain_module
-from kvproof.fuzz.targets import Target
 from kvproof.model.facts import EngineError, Fact, encode_fact
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
@@ -25,6 +24,7 @@ from kvproof.model.scenario import (
     Submit,
     encode_scenario,
 )
+from kvproof.triage.subjects import Subject
 
 from .conftest import Kvproof
 
@@ -64,9 +64,11 @@ def log(tmp_path: Path) -> Path:
 def as_if_uncapped(monkeypatch: pytest.MonkeyPatch, engines: None) -> None:  # noqa: ARG001
     """The engines are not started: 0.5.15 plays as the reference engine without a cap."""
 
-    def play_on(target: Target, scenario: Scenario, *, report: Callable[[str], None]) -> list[Fact]:
-        report(target.name)
-        is_uncapped = target.name == "sglang-0.5.15:registry"
+    def play_on(
+        subject: Subject, scenario: Scenario, *, report: Callable[[str], None]
+    ) -> list[Fact]:
+        report(subject.name)
+        is_uncapped = subject.name == "sglang-0.5.15:registry"
         return played(scenario, Policy(reprefill_tail=0) if is_uncapped else None)
 
     monkeypatch.setattr(explain_module, "play_on", play_on)

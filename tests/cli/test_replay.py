@@ -118,7 +118,9 @@ def test_a_replay_on_the_model(scenario: Path, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0
     [outcome] = json.loads(result.stdout)["outcomes"]
-    assert set(outcome) == {"target", "backend", "statuses", "violations", "engine_error"}
+    assert set(outcome) == {
+        "target", "backend", "statuses", "violations", "engine_error", "gap", "steps",
+    }  # fmt: skip
     assert set(outcome["statuses"]) == set(INVARIANTS)
     assert log.read_bytes().splitlines(keepends=True) == log_lines()
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 from kvproof.cli import app
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import find_targets
-from kvproof.kernels.engines.store import EngineStore, cache_root, platform_tag
-from kvproof.model.facts import encode_fact
+from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.facts import Gap, encode_fact
 from kvproof.model.files import load_scenario
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import Geometry, Scenario, encode_scenario
@@ -26,14 +26,7 @@ runner = CliRunner()
 BUSY = Geometry(window=8, page_size=4, slots=16, pool_tokens=2**11)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The installed engines, and no results of earlier runs."""
-    engines = cache_root() / platform_tag()
-    (tmp_path / "cache").mkdir()
-    if engines.is_dir():
-        (tmp_path / "cache" / platform_tag()).symlink_to(engines)
-    monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +120,62 @@ def test_what_cannot_be_minimised_is_refused(log: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     (tmp_path / "file").touch()
     refused(minimise(log, out=tmp_path / "file"), "cannot be written", "--out")
+
+
+def with_gap(log: Path, tmp_path: Path, *, before_step: int) -> Path:
+    """The log with facts missing before a step."""
+    lines = log.read_bytes().splitlines(keepends=True)
+    [at] = [
+        number
+        for number, fact in enumerate(map(json.loads, lines))
+        if fact["fact"] == "step" and fact["index"] == before_step
+    ]
+    file = tmp_path / "gap.jsonl"
+    gap = encode_fact(Gap(reason="the disk did not keep up", dropped=1234))
+    file.write_bytes(b"".join([*lines[:at], gap, *lines[at:]]))
+    return file
+
+
+def steps_of(log: Path) -> list[int]:
+    facts = map(json.loads, log.read_bytes().splitlines())
+    return [fact["index"] for fact in facts if fact["fact"] == "step"]
+
+
+def test_what_comes_after_a_gap_is_left_out_and_that_is_said(log: Path, tmp_path: Path) -> None:
+    checked = json.loads(runner.invoke(app, ["check", str(log), "--json"]).stdout)
+    breaks_at = checked["violations"][0]["step"]
+    file = with_gap(
+        log, tmp_path, before_step=next(step for step in steps_of(log) if step > breaks_at)
+    )
+    words = "1,234 facts are missing there (the disk did not keep up)"
+    for command in ("check", "explain"):
+        result = runner.invoke(app, [command, str(file)])
+        assert result.exit_code == 1, result.output
+        assert f"Not judged after step {breaks_at + 1}: {words}." in result.stdout
+    result = minimise(file, "--json", out=tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    assert words in result.stderr
+    report = json.loads(result.stdout)["result"]
+    assert report["operations"] == 6
+    texts = [runner.invoke(app, ["export", str(f), "--as", "text"]).stdout for f in (file, log)]
+    assert 0 < len(texts[0]) < len(texts[1])
+
+
+def test_a_log_with_a_gap_before_anything_broke_is_no_success(log: Path, tmp_path: Path) -> None:
+    first, second = steps_of(log)[:2]
+    file = with_gap(log, tmp_path, before_step=second)
+    words = f"cannot be judged after step {first + 1}: 1,234 facts are missing"
+    for command in ("check", "explain"):
+        refused(runner.invoke(app, [command, str(file)]), f"gap.jsonl: the log {words}", "file")
+    refused(minimise(file, out=tmp_path / "runs"), words, "file")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["minimise"], ["explain"], ["export", "--as", "text"], ["bisect", "--engines", "0.5.15"]],
+)
+def test_what_is_read_twice_is_not_taken_from_a_pipe(command: list[str]) -> None:
+    refused(runner.invoke(app, [*command, "-"], input="{}"), "only once", "file")
 
 
 def bisect(*arguments: object) -> Result:
