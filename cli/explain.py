@@ -118,11 +118,11 @@ def _log(file: Path, engines: list[str]) -> Log:
                 fix="leave --engine out, or give a scenario",
             )
         return log_of(file)
-    subjects = find_subjects(
-        engines, EngineStore(), family=family_of_operations(scenario.operations)
-    )
+    scenario = load_scenario(file)
+    family = family_of_operations(scenario.operations)
+    subjects = find_subjects(engines, EngineStore(), family=family)
     with progress("playing", lines=False) as report:
-        subject, facts = play_until_broken(subjects, load_scenario(file), report=report)
+        subject, facts = play_until_broken(subjects, scenario, report=report)
     _refuse_unbuilt(subject, facts)
     return lambda: iter(facts)
 
