@@ -7,7 +7,8 @@ what Python has bound to a name since; and intermediate tensors are storage that
 
 `CpuGraph` does the same with torch's operators on the CPU: it records every operator that the code
 dispatches, with its tensors. A replay runs them again and writes each result over the tensor that
-the capture made. As on a GPU, a capture that reads a value back (``.item()``) fails.
+the capture made. As on a GPU, a capture launches nothing: what its operators wrote in place is put
+back when it ends. And one that reads a value back (``.item()``) fails.
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     def __init__(self, calls: list[_Call]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.calls = calls
+        self.written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def put_back(self) -> None:
+        """Undo what was written in place."""
+        for storage, before in self.written.values():
+            storage.copy_(before)
+
+    def _keep(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self.written:
+            self.written[storage.data_ptr()] = (storage, storage.clone())  # type: ignore[no-untyped-call]  # torch's own
 
     def __torch_dispatch__(
         self,
@@ -64,6 +76,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         name = func._schema.name
         if name in _READS_BACK:
             raise CaptureError(f"{name} needs a value on the host while a graph is captured")
+        for at, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                given = args[at] if at < len(args) else kwargs.get(argument.name)
+                for tensor in tree_flatten(given)[0]:
+                    if torch.is_tensor(tensor):
+                        self._keep(tensor)
         result = func(*args, **kwargs)
         if not func.is_view:
             made = tuple(leaf for leaf in tree_flatten(result)[0] if torch.is_tensor(leaf))
@@ -79,9 +97,13 @@ class CpuGraph:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Record the operators that run inside, and run them."""
-        with _Recorder(self._calls):
-            yield
+        """Record the operators that run inside."""
+        recorder = _Recorder(self._calls)
+        try:
+            with recorder:
+                yield
+        finally:
+            recorder.put_back()
 
     def replay(self) -> None:
         """Run the recorded operators again; results go where the capture's went."""

@@ -56,6 +56,20 @@ def test_a_replay_does_not_see_what_a_name_is_bound_to(graph: Graph, device: str
     assert out.tolist() == [1, 2]
 
 
+def test_a_capture_launches_nothing(graph: Graph, device: str) -> None:
+    out = numbers(device, 0, 0)
+
+    def code() -> None:
+        out.add_(1)
+        out[1:].add_(out[:1])
+
+    with graph.capture():
+        code()
+    assert out.tolist() == [0, 0]
+    graph.replay()
+    assert out.tolist() == [1, 2]
+
+
 def test_python_runs_at_capture_alone(graph: Graph, device: str) -> None:
     runs, out = [], numbers(device, 0)
 
