@@ -16,7 +16,7 @@ from kvproof.fuzz.story import (
     draw_ring,
     tell,
 )
-from kvproof.model.facts import Fact, Pools, Read
+from kvproof.model.facts import Allocated, Fact, Pool, Pools, Read, Started, Translated
 from kvproof.model.monitor import check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
@@ -84,6 +84,22 @@ def misplace(log: list[Fact]) -> list[Fact]:
     return [move(fact) for fact in log]
 
 
+def recorded(*facts: Fact) -> Callable[[list[Fact]], list[Fact]]:
+    """The log with what a recorder saw of the allocators in its last step."""
+
+    def edit(log: list[Fact]) -> list[Fact]:
+        started = log[0]
+        assert isinstance(started, Started)
+        told = replace(started, swa_tokens=started.geometry.pool_tokens)
+        return [told, *log[1:-1], *facts, log[-1]]
+
+    return edit
+
+
+def lent(pool: Pool) -> Allocated:
+    return Allocated(pool=pool, locs=((4, 8),))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """How an invariant breaks for a cause on the reference engine."""
@@ -132,6 +148,13 @@ CASES = [
     Case(breaks=("PARTITION", "leak"), operations=[*request("A", ("A", 5)), Abort(request="A")],
          policy=faulty("leak on abort")),
     Case(breaks=("PARTITION", "misaligned"), operations=FINISHED, edit=misplace),
+    Case(breaks=("PARTITION", "translated-free"), operations=FINISHED,
+         edit=recorded(lent("full"), Translated(full=((4, 5),), swa=((4, 5),)))),
+    Case(breaks=("PARTITION", "translated-foreign"), operations=FINISHED,
+         edit=recorded(
+             lent("full"), lent("swa"),
+             Translated(full=((4, 6), (6, 8)), swa=((4, 6), (4, 6))),
+         )),
     Case(breaks=("PARTITION", "sizes"), operations=FINISHED, policy=faulty("miscount")),
     Case(breaks=("PADDING", "padding-escapes"),
          operations=[*request("A", ("A", 5)), Decode(pad=2)], policy=faulty("pad into last slot")),
