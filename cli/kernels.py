@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
-from kvproof.kernels.backends import KernelBackend
+from kvproof.kernels.backends import KernelBackend, missing
 from kvproof.kernels.capture import TARGETS, Captured, KernelProcess, Order
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.compare import Compared, compare
@@ -47,6 +47,9 @@ def prove(
         int,
         typer.Option(min=0, metavar="N", help="Compare models with N random launches of each."),
     ] = 3,
+    backend: Annotated[KernelBackend, typer.Option(help="Where these launches run.")] = (
+        "interpreter"
+    ),
     timeout: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Time for one question.")
     ] = DEFAULT_TIMEOUT_S,
@@ -57,6 +60,11 @@ def prove(
 
     Exits with 1 if something is not as expected, unknown, or not understood.
     """
+    reason = missing(backend)
+    if reason is not None:
+        raise EngineError(
+            f"no kernels can run on {backend}: {reason}", fix="leave --backend out, or use a GPU"
+        )
     reports = []
     with progress("proving", lines=False) as tell:
         for each in _engines(engine):
@@ -66,6 +74,7 @@ def prove(
                         process,
                         prover=Prover(seed=seed, timeout_s=timeout),
                         launches=launches,
+                        backend=backend,
                         edits=MUTANTS if mutants else (),
                         tell=tell,
                     )
@@ -234,7 +243,10 @@ def _report(report: KernelReport) -> RenderableType:
         if note.abstained:
             parts.append(Text(f"not understood: {note.name}: {note.abstained}", style="red"))
     for one in report.comparisons:
-        verdict = one.difference or f"{one.cells:,} cells of {one.launches} launches as predicted"
+        verdict = (
+            one.difference
+            or f"{one.cells:,} cells of {one.launches} launches on {report.backend} as predicted"
+        )
         parts.append(Text(f"{one.kernel}: {verdict}", style="red" if one.difference else ""))
     for function in report.changes:
         parts.append(

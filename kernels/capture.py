@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError
@@ -64,12 +65,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine's process is asked for.
 
     Attributes:
-        work: ``capture`` code; ``run`` random launches in the interpreter; ``play`` one launch
+        work: ``capture`` code; ``run`` random launches; ``play`` in the interpreter one launch
             there on given numbers.
         targets: GPUs to compile for, all the way to machine code; none stops at TTIR.
         edits: mutants to capture besides.
         seeds: one random launch each of every recipe.
         only: recipes to run; all if empty.
+        backend: where ``run`` launches.
         wrapper: what to play; see `recipes.PLAYS`.
         numbers: what to play it on.
     """
@@ -79,6 +81,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     edits: tuple[Edit, ...] = ()
     seeds: tuple[int, ...] = (0,)
     only: tuple[str, ...] = ()
+    backend: KernelBackend = "interpreter"
     wrapper: str = ""
     numbers: dict[str, list[int]] = {}
 
@@ -195,12 +198,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class KernelProcess:
     """An engine's process that carries out orders, started when first asked. A context manager.
 
-    One that compiles cannot interpret and the other way round, so there are up to two.
+    One that compiles cannot interpret and the other way round, and one that compiles for a GPU that
+    is not there cannot launch on one that is, so there are up to three.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._running: dict[bool, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close
 
     def __enter__(self) -> KernelProcess:
@@ -222,10 +226,10 @@ class KernelProcess:
         Raises:
             EngineError: the process does not do it; names cause and fix.
         """
-        interpret = order.work != "capture"
-        if interpret not in self._running:
-            self._running[interpret] = self._start(interpret=interpret)
-        process = self._running[interpret]
+        place = _place(order)
+        if place not in self._running:
+            self._running[place] = self._start(interpret=place == "interpreter")
+        process = self._running[place]
         assert process.stdin is not None
         assert process.stdout is not None
         watchdog = threading.Timer(TIMEOUT_S, process.kill)
@@ -237,7 +241,7 @@ class KernelProcess:
             report = msgspec.msgpack.decode(process.stdout.read(size), type=Report)
         except (BrokenPipeError, msgspec.DecodeError) as error:
             process.kill()
-            del self._running[interpret]
+            del self._running[place]
             raise EngineError(
                 f"engine {self.engine.name} gave no kernels within {TIMEOUT_S:g} s: "
                 f"{self._last_error()}",
@@ -269,6 +273,11 @@ class KernelProcess:
 # --- In the engine's process ------------------------------------------------------------------
 
 
+def _place(order: Order) -> str:
+    """Which process carries an order out: what its Triton launches on."""
+    return "compiler" if order.work == "capture" else order.backend
+
+
 @functools.cache
 def _engine(*, interpret: bool) -> Family:
     from kvproof.kernels.engines import shims  # noqa: PLC0415  # it goes before triton and sglang
@@ -279,7 +288,7 @@ def _engine(*, interpret: bool) -> Family:
 
 def carry_out(order: Order) -> Report:
     """Do what is asked with this process's engine."""
-    family = _engine(interpret=order.work != "capture")
+    family = _engine(interpret=_place(order) == "interpreter")
     from kvproof.kernels.recipes import PLAYS, recipes_of  # noqa: PLC0415
 
     if order.work == "play":
@@ -478,6 +487,7 @@ def _numbered(recipe: str, kernel: str, launched: Counter[str]) -> str:
 def _launches(order: Order, recipes: Runs) -> list[Launch]:
     import torch  # noqa: PLC0415
     from triton.runtime.interpreter import InterpretedFunction  # noqa: PLC0415
+    from triton.runtime.jit import JITFunction  # noqa: PLC0415
 
     from kvproof.kernels.memory_recipes import POINTED  # noqa: PLC0415
 
@@ -486,7 +496,8 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
     broken: list[Breach] = []
     launched: Counter[str] = Counter()
     unwatch = watch(broken)
-    original = InterpretedFunction.run
+    launcher: Any = InterpretedFunction if order.backend == "interpreter" else JITFunction
+    original = launcher.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         bound = inspect.signature(self.fn).bind(
@@ -496,7 +507,8 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         before = {name: _array(tensor) for name, tensor in tensors.items()}
         broken.clear()
         started = time.perf_counter()
-        result = original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        with _tensors_on(order.backend, args, kwargs) as (its_args, its_kwargs):
+            result = original(self, *its_args, grid=grid, warmup=warmup, **its_kwargs)
         seconds = time.perf_counter() - started
         found.append(
             Launch(
@@ -522,7 +534,7 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
         )
         return result
 
-    InterpretedFunction.run = run
+    launcher.run = run
     try:
         for seed in order.seeds:
             for recipe, launch in recipes.items():  # noqa: B007  # read by run
@@ -534,7 +546,40 @@ def _launches(order: Order, recipes: Runs) -> list[Launch]:
                     traceback.print_exc()
     finally:
         unwatch()
+        launcher.run = original
     return found
+
+
+@contextmanager
+def _tensors_on(
+    backend: KernelBackend, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """A launch's arguments where it runs; on a GPU copies, and what it wrote is copied back.
+
+    Whole storages are copied, so that strides, offsets and arguments that share memory stay.
+    """
+    import torch  # noqa: PLC0415
+
+    if backend == "interpreter":
+        yield args, kwargs
+        return
+    if any(isinstance(one, torch.Tensor) and one.dtype == torch.uint64 for one in args):
+        raise ValueError("the launch is given addresses, which are of this machine's memory")
+    there: dict[int, tuple[Any, Any]] = {}
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in there:
+            there[storage.data_ptr()] = (storage, storage.cuda())
+        _, copy = there[storage.data_ptr()]
+        tensor = torch.empty(0, dtype=value.dtype, device="cuda")
+        return tensor.set_(copy, value.storage_offset(), value.size(), value.stride())
+
+    yield tuple(map(moved, args)), {name: moved(value) for name, value in kwargs.items()}
+    for storage, copy in there.values():
+        storage.copy_(copy)
 
 
 def _three(grid: Sequence[int]) -> tuple[int, int, int]:

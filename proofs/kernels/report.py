@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.capture import (
     Compiled,
     Edit,
@@ -72,10 +73,12 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         changes: Triton functions that are not as recorded for the family; see `inventory`.
+        backend: where the launches ran that the models were compared with.
     """
 
     release: str
     family: str
+    backend: KernelBackend = "interpreter"
     changes: tuple[TritonFunction, ...]
     kernels: tuple[KernelNote, ...]
     theorems: tuple[TheoremResult, ...]
@@ -102,6 +105,7 @@ def examine(
     prover: Prover,
     targets: Sequence[str] = (),
     launches: int = 0,
+    backend: KernelBackend = "interpreter",
     edits: Sequence[Edit] = (),
     tell: Tell = lambda _: None,
 ) -> KernelReport:
@@ -111,7 +115,8 @@ def examine(
         process: of the engine.
         prover: decides the claims.
         targets: GPUs to compile for.
-        launches: random launches of each recipe to compare the models with, in the interpreter.
+        launches: random launches of each recipe to compare the models with.
+        backend: where these run. On a GPU those are left out that are given addresses of memory.
         edits: mutants that must be noticed.
         tell: called with what is being done.
 
@@ -146,8 +151,9 @@ def examine(
     comparisons: tuple[Comparison, ...] = ()
     seen: tuple[Launch, ...] = ()
     if launches:
-        tell(f"{engine.name}: {launches} launches of each in the interpreter")
-        seen = process.ask(Order(work="run", seeds=tuple(range(launches)))).launches
+        tell(f"{engine.name}: {launches} launches of each on {backend}")
+        order = Order(work="run", seeds=tuple(range(launches)), backend=backend)
+        seen = process.ask(order).launches
         comparisons = tuple(
             compare(name, run, launched)
             for name, run in code.runs.items()
@@ -162,6 +168,7 @@ def examine(
     return KernelReport(
         release=engine.name,
         family=report.family,
+        backend=backend,
         changes=tuple(
             each for each in inventory(engine.root, family_of(engine.root)) if each.change
         ),
