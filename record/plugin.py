@@ -49,16 +49,20 @@ def _install(folder: Path, level: str) -> None:
     # Imported here, so that a server that records nothing loads nothing of kvproof.
     import sglang
 
-    from kvproof.kernels.catalogue import family_of
+    from kvproof.kernels.catalogue import FAMILIES, family_of
     from kvproof.record.hooks import Instrumentation
     from kvproof.record.locs import Level
 
     if level not in get_args(Level):
         raise ValueError(f"{LEVEL} is {level!r}, not one of {', '.join(get_args(Level))}")
-    package = Path(sglang.__path__[0])
-    instrumentation = Instrumentation(
-        family_of(package.parent), folder=folder, level=cast(Level, level)
-    )
+    family = family_of(Path(sglang.__path__[0]).parent)
+    if not family.methods:
+        followed = ", ".join(each.name for each in reversed(FAMILIES) if each.methods)
+        raise ValueError(
+            f"the recorder does not follow releases like {family.name} yet, only those like "
+            f"{followed}; see Family.methods in kernels/catalogue.py"
+        )
+    instrumentation = Instrumentation(family, folder=folder, level=cast(Level, level))
     instrumentation.install()
     # Unlike atexit's, these run at the end of a process that multiprocessing started.
     util.Finalize(None, instrumentation.close, exitpriority=0)

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from kvproof.kernels.catalogue import FAMILIES
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
@@ -113,6 +115,21 @@ def test_trouble_at_the_start_is_said_and_swallowed(monkeypatch, tmp_path, caplo
     monkeypatch.setitem(sys.modules, "sglang", None)  # type: ignore[arg-type]
     plugin.activate()
     assert "nothing is recorded" in caplog.text
+
+
+def test_a_release_that_is_not_followed_is_named(monkeypatch, tmp_path, caplog):
+    [family] = [each for each in FAMILIES if each.name == "0.5.19"]
+    assert not family.methods
+    (tmp_path / family.marker).parent.mkdir(parents=True)
+    (tmp_path / family.marker).touch()
+    sglang = ModuleType("sglang")
+    sglang.__path__ = [str(tmp_path / "sglang")]
+    monkeypatch.setenv(plugin.FOLDER, str(tmp_path / "logs"))
+    monkeypatch.setitem(sys.modules, "sglang.srt.managers.scheduler", ModuleType("scheduler"))
+    monkeypatch.setitem(sys.modules, "sglang", sglang)
+    plugin.activate()
+    assert "does not follow releases like 0.5.19" in caplog.text
+    assert not (tmp_path / "logs").exists()
 
 
 def test_the_recorder_imports_next_to_nothing(tmp_path):
