@@ -144,13 +144,11 @@ class _Batch:
 def _named(bench: Bench, role: str, name: str) -> Any:
     """Something beside a role's own function in the release."""
     place = bench.family.native[role].launch
-    assert place is not None
     return pkgutil.resolve_name(f"{place.partition(':')[0]}:{name}")
 
 
 def _launch(bench: Bench, role: str) -> Any:
     place = bench.family.native[role].launch
-    assert place is not None
     return pkgutil.resolve_name(place)
 
 

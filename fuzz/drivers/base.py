@@ -7,9 +7,8 @@ the release does at that point, with the release's own functions; the scheduler'
 
 from __future__ import annotations
 
-import inspect
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -19,23 +18,17 @@ import triton
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
 from sglang.srt.managers.schedule_policy import PrefillAdder
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
-from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
+from kvproof.fuzz.drivers.pool import call_with_known, window_layer_pool
 from kvproof.kernels.engines.shims import engine_family
 from kvproof.model.facts import Holding, Node, Pools, Started
 from kvproof.model.player import Chunk, RefusedError
 from kvproof.model.scenario import Geometry
-
-_HEAD_DIMS = (8, 8)
-"""Elements without and with RoPE of a row of the ring. Few, since the interpreter is slow."""
-
-_PAGED_HEAD_DIMS = (448, 64)
-"""The same of the pool without a ring (the gate off), whose fp8 layout is fixed."""
 
 UNLIMITED = 1 << 30
 """Stands for "no limit" where the scheduler has a number of tokens."""
@@ -138,37 +131,16 @@ class ReleaseEngine:
         return engine_family().has_ring and bool(engine_family().part("gate")())
 
     def _make_kv_pool(self) -> Any:
-        geometry = self.geometry
-        unified = self.unified
-        nope, rope = _HEAD_DIMS if unified else _PAGED_HEAD_DIMS
-        return _call(
-            DeepSeekV4TokenToKVPool,
-            {
-                "max_num_reqs": geometry.slots,
-                "swa_size": self.swa_tokens,
-                "c4_size": 0,
-                "c128_size": 1,
-                "c4_state_pool_size": 0,
-                "c128_state_pool_size": 0,
-                "page_size": self.compressed_tokens,
-                "swa_page_size": geometry.page_size,
-                "dtype": torch.bfloat16 if unified else torch.float8_e4m3fn,
-                "state_dtype": torch.float32,
-                "c4_state_dtype": torch.float32,
-                "c128_state_dtype": torch.float32,
-                "qk_nope_head_dim": nope,
-                "qk_rope_head_dim": rope,
-                "indexer_head_dim": nope + rope,
-                "layer_num": 1,
-                "device": DEVICE,
-                "enable_memory_saver": False,
-                "compression_ratios": [0],  # a sliding-window layer alone: no compressed pages
-                "sliding_window": geometry.window,
-            },
+        return window_layer_pool(
+            self.geometry,
+            swa_tokens=self.swa_tokens,
+            unified=self.unified,
+            compressed_tokens=self.compressed_tokens,
+            device=DEVICE,
         )
 
     def _make_allocator(self) -> Any:
-        return _call(
+        return call_with_known(
             engine_family().part("allocator"),
             {
                 "size": self.geometry.pool_tokens,
@@ -203,7 +175,7 @@ class ReleaseEngine:
             get_memory_pool=lambda: (self.requests, self.allocator),
         )
         alone = SimpleNamespace(cpu_group=None)
-        built = _call(
+        built = call_with_known(
             engine_family().part("tree builder"),
             {
                 "server_args": self.server_args,
@@ -507,12 +479,6 @@ class ReleaseEngine:
                     protected_len=self._protected_len(req),
                     locs=tuple(row.tolist()),
                 )
-
-
-def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call with those of the arguments that the release's own signature names."""
-    names = inspect.signature(function).parameters
-    return function(**{name: value for name, value in arguments.items() if name in names})
 
 
 def _class_name(thing: Any) -> str:

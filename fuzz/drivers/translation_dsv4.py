@@ -22,16 +22,13 @@ from sglang.srt.layers.attention.deepseek_v4_backend_hip_radix import (
     DSV4AttnMetadata,
     DSV4Metadata,
 )
-from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
 from kvproof.fuzz.drivers.graph_runners import without_constructor
+from kvproof.fuzz.drivers.pool import window_layer_pool
 from kvproof.fuzz.drivers.translation import TranslationEngine, Use, dtype_of, watch_return
 from kvproof.model import forwards
 from kvproof.model.facts import Consumed
-
-_HEAD_DIMS = (448, 64)
-"""Elements without and with RoPE: the fp8 layout is fixed."""
 
 _RESOLVER = "get_swa_out_cache_loc"
 
@@ -61,28 +58,11 @@ class Engine(TranslationEngine):
         return max(1, self.geometry.draft_tokens - 2)
 
     def _make_pool(self) -> Any:
-        geometry = self.geometry
-        nope, rope = _HEAD_DIMS
-        return DeepSeekV4TokenToKVPool(
-            max_num_reqs=geometry.slots,
-            swa_size=geometry.swa_pool_tokens,
-            c4_size=0,
-            c128_size=1,
-            c4_state_pool_size=0,
-            c128_state_pool_size=0,
-            page_size=geometry.page_size,
-            swa_page_size=geometry.page_size,
-            dtype=torch.float8_e4m3fn,
-            c4_state_dtype=torch.float32,
-            c128_state_dtype=torch.float32,
-            qk_nope_head_dim=nope,
-            qk_rope_head_dim=rope,
-            indexer_head_dim=nope + rope,
-            layer_num=1,
+        return window_layer_pool(
+            self.geometry,
+            swa_tokens=self.geometry.swa_pool_tokens,
+            unified=False,
             device=self.device,
-            enable_memory_saver=False,
-            compression_ratios=[0],
-            sliding_window=geometry.window,
         )
 
     def _make_backend(self, step: int) -> Any:

@@ -12,16 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
 
 from kvproof.fuzz.drivers import translation_dsv4
+from kvproof.fuzz.drivers.pool import window_layer_pool
 from kvproof.fuzz.drivers.translation import watch_return
 from kvproof.model import forwards
 from kvproof.model.player import RefusedError
 
 _RESOLVER = "get_unified_swa_loc"
-
-_DIM = 16
 
 
 class Engine(translation_dsv4.Engine):
@@ -30,27 +28,11 @@ class Engine(translation_dsv4.Engine):
     names_rows = True
 
     def _make_pool(self) -> Any:
-        geometry = self.geometry
-        return DeepSeekV4TokenToKVPool(
-            max_num_reqs=geometry.slots,
-            swa_size=geometry.swa_pool_tokens,
-            c4_size=0,
-            c128_size=1,
-            c4_state_pool_size=0,
-            c128_state_pool_size=0,
-            page_size=geometry.page_size,
-            swa_page_size=geometry.page_size,
-            dtype=torch.bfloat16,
-            c4_state_dtype=torch.float32,
-            c128_state_dtype=torch.float32,
-            qk_nope_head_dim=_DIM // 2,
-            qk_rope_head_dim=_DIM // 2,
-            indexer_head_dim=_DIM,
-            layer_num=1,
+        return window_layer_pool(
+            self.geometry,
+            swa_tokens=self.geometry.swa_pool_tokens,
+            unified=True,
             device=self.device,
-            enable_memory_saver=False,
-            compression_ratios=[0],
-            sliding_window=geometry.window,
         )
 
     def _swa_available(self) -> int:
