@@ -329,6 +329,8 @@ class Node(
         full_lock: lock count of the full component.
         swa_lock: lock count of the sliding-window component.
         tombstone: the node's SWA was released while its full pages stay.
+        swa_locs: SWA-pool location of each token, where the tree keeps them itself instead of
+            asking the map; empty else.
     """
 
     parent: int
@@ -337,22 +339,51 @@ class Node(
     full_lock: int = 0
     swa_lock: int = 0
     tombstone: bool = False
+    swa_locs: tuple[int, ...] = ()
 
 
 class Holding(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What a request holds of the full pool.
+    """What a request holds.
 
     Attributes:
         protected_len: leading tokens whose locations belong to the tree.
-        locs: location of every allocated token, protected ones first.
+        locs: full-pool location of every allocated token, protected ones first.
+        locked: index of the snapshot's node up to which the request locks the tree; None where it
+            locks nothing or the driver does not tell.
+        swa_locked_from: index of the topmost node that its sliding-window lock covers; None where
+            it has none (any more).
+        swa_evicted_len: the cursor: leading tokens whose SWA locations were given back.
     """
 
     request: str
     slot: int
     protected_len: int
     locs: tuple[int, ...]
+    locked: int | None = None
+    swa_locked_from: int | None = None
+    swa_evicted_len: Count = 0
+
+
+MapRun: TypeAlias = tuple[Count, Count, Count]
+"""A run of the full-to-SWA map: full location, SWA location, tokens; both count up by one."""
+
+
+class SwaPool(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """The index-addressed SWA pool and the map that leads there.
+
+    Attributes:
+        free: free locations: page numbers (``loc // page_size``).
+        full_to_swa: every entry of the map that is not the reserved one, as runs.
+        counters: the engine's own sizes in tokens: ``available``, ``evictable``, ``protected``.
+    """
+
+    free: tuple[int, ...]
+    full_to_swa: tuple[MapRun, ...]
+    counters: dict[str, int]
 
 
 class Pools(_Fact, frozen=True, kw_only=True):
@@ -364,6 +395,7 @@ class Pools(_Fact, frozen=True, kw_only=True):
         nodes: the tree, parents before children.
         holdings: the requests that hold memory.
         counters: the engine's own sizes in tokens: ``available``, ``evictable``, ``protected``.
+        swa: the SWA pool; None where the window lives in rings, or the driver does not look.
     """
 
     free: tuple[int, ...]
@@ -371,6 +403,7 @@ class Pools(_Fact, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     holdings: tuple[Holding, ...]
     counters: dict[str, int]
+    swa: SwaPool | None = None
 
     def __post_init__(self) -> None:
         """Refuse a child before its parent."""

@@ -23,10 +23,11 @@ from kvproof.model.forwards import ForwardOperation, Plan, Replay
 from kvproof.model.verdict import Family
 from kvproof.spec.ring import ring_stride
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the scenario and log files. Files of a newer version are refused.
 
-Version 2 added the facts of a recorder (`Ran` and what follows it in `model.facts`).
+Version 2 added the facts of a recorder (`Ran` and what follows it in `model.facts`), version 3
+the SWA pool in snapshots.
 """
 
 TEXT_TOKENS = 1_000_000
