@@ -232,7 +232,7 @@ def batch_(
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Scenarios in a launch. Default: 262144, interpreter: 4."
+            min=1, metavar="N", help="Scenarios in a launch. Default: 1048576, interpreter: 4."
         ),
     ] = None,
     window: Annotated[int, typer.Option(min=1, metavar="W", help="Positions a query sees.")] = 4,
@@ -273,7 +273,7 @@ def batch_(
             f"a draft of {draft} tokens is longer than the window of {window} (theorem R7)",
             fix="a smaller --draft",
         )
-    default = 4 if backend == "interpreter" else 2**18
+    default = 4 if backend == "interpreter" else 2**20
     order = Play(
         backend=backend, slots=slots or default, window=window, page_size=page, draft_tokens=draft,
         reprefill_tail=window if tail is None else tail, short=short, seconds=time, seed=seed,

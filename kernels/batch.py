@@ -267,9 +267,11 @@ class Batch:
         kernels: of this process's engine.
         stride: rows per slot.
         ring: the buffer that the kernels write and read.
-        ghost: code of who wrote each row, by the rules; see `_code`.
+        ghost: who wrote each row, by the rules: the code of the occupancy, and above it that of
+            the position.
         slot: of each lane; there is a lane a slot, and the last one is the padding's.
         occupancy: of each lane's request; 0 for padding.
+        name: its code; see `_spread`.
         end: positions that it has committed.
         matched: of its prompt, what it reused.
         prompt: its length.
@@ -288,6 +290,7 @@ class Batch:
     ghost: torch.Tensor = field(init=False)
     slot: torch.Tensor = field(init=False)
     occupancy: torch.Tensor = field(init=False)
+    name: torch.Tensor = field(init=False)
     end: torch.Tensor = field(init=False)
     matched: torch.Tensor = field(init=False)
     prompt: torch.Tensor = field(init=False)
@@ -324,7 +327,7 @@ class Batch:
         # One lane a slot; the last lane is the padding's.
         self.slot = torch.cat([self._numbers(order.slots) + 1, self._zeros(1) + PADDING_SLOT])
         lanes = order.slots + 1
-        self.occupancy, self.end, self.matched = (self._zeros(lanes) for _ in range(3))
+        self.occupancy, self.name, self.end, self.matched = (self._zeros(lanes) for _ in range(4))
         self.prompt, self.chunk_end, self.since, self.before = (
             self._zeros(lanes) for _ in range(4)
         )
@@ -354,6 +357,7 @@ class Batch:
         self.before[lanes] = self.end[lanes]
         self.prompt[lanes], self.matched[lanes] = prompt, matched
         self.occupancy[lanes] = self.lent + 1 + self._numbers(count)
+        self.name[lanes] = _spread(self.occupancy[lanes])
         self.lent += count
         self.since[lanes] = len(self.steps)
         # A chunk ends at a page, or with the prompt.
@@ -427,8 +431,7 @@ class Batch:
         self._check(queries, start, end, named, judged)
 
     def _scatter(self, queries: _Queries, final: Any) -> None:
-        occupancy = self.occupancy[queries.lane]
-        code = _code(occupancy, queries.position)
+        code = self.name[queries.lane] | _spread(queries.position) << 32
         self.kernels.scatter(
             self.ring,
             _payload(code),
@@ -457,27 +460,29 @@ class Batch:
         rows, starts = named
         refines = self.counts["REFINES rows"]
         refines.checked += total
-        if not torch.equal(starts.long(), edges):
+        if not torch.equal(starts, edges.to(starts.dtype)):
             refines.broken += total  # nothing can be said of rows that belong to nobody
             return
         query = torch.repeat_interleave(self._numbers(len(lengths)), lengths, output_size=total)
         position: Any = start[query] + self._numbers(total) - edges[query]
         given = rows[:total].long()
-        slot = queries.slot[query]
+        slot, lane = queries.slot[query], queries.lane[query]
         rule: Any = ring_row(slot, position, self.stride)
-        refines.broken += int((given != rule).sum())
-        given = given.clamp(0, len(self.ghost) - 1)
-        seen, ghost = _seen(self.ring.rows[given]), self.ghost[given]
-        payload = self.counts["REFINES payload"]
-        payload.checked += total
-        payload.broken += int((seen != ghost).sum())
-        lane = queries.lane[query]
-        wanted = _code(self.occupancy[lane], position)
+        inside = given.clamp(0, len(self.ghost) - 1)
+        seen, ghost = _seen(self.ring.rows[inside]), self.ghost[inside]
+        wanted = self.name[lane] | _spread(position) << 32
         # A padded row is nobody's: what it reads is not asked for.
         stale = ((ghost != wanted) | (seen != wanted)) & (slot != PADDING_SLOT)
+        # One answer for all three: each is a wait for the device.
+        misnamed, torn, broken = torch.stack(
+            [(given != rule).sum(), (seen != ghost).sum(), stale.sum()]
+        ).tolist()
+        refines.broken += misnamed
+        payload = self.counts["REFINES payload"]
+        payload.checked += total
+        payload.broken += torn
         count = self.counts[judged]
         count.checked += total
-        broken = int(stale.sum())
         if broken:
             count.broken += broken
             count.past_match += int((stale & (position >= self.matched[lane])).sum())
@@ -510,8 +515,7 @@ class Batch:
         """The stale read of the request with the shortest prompt."""
         found = stale.nonzero()[:, 0]
         at = found[self.prompt[queries.lane[query[found]]].argmin()]
-        lane = queries.lane[query[at]]
-        writer = seen[at]
+        lane, writer = queries.lane[query[at]], seen[at]
         return Example(
             slot=int(self.slot[lane]),
             position=int(queries.position[query[at]]),
@@ -584,14 +588,9 @@ def _edges(lengths: torch.Tensor) -> torch.Tensor:
 
 
 def _spread(numbers: torch.Tensor) -> torch.Tensor:
-    """Digits of a number, one a byte."""
+    """Code of a number: its digits, one a byte."""
     digits = [(numbers >> _DIGIT_BITS * at & 127) << 8 * at for at in range(_DIGITS)]
     return digits[0] | digits[1] | digits[2] | digits[3]
-
-
-def _code(occupancy: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """Who wrote a row, in one number: the occupancy's digits, then the position's."""
-    return _spread(occupancy) | _spread(position) << 32
 
 
 def _number(code: torch.Tensor) -> int:
