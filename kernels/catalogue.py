@@ -111,6 +111,10 @@ def _parts(*, components: str, **places: str) -> dict[str, str]:
         "tree builder": f"{cache}.kv_cache_builder:build_kv_cache",
         "tree registry": f"{cache}.registry:create_tree_cache",
         "unified tree": _UNIFIED_TREE,
+        "verify locations": "sglang.kernels.ops.speculative.cache_locs"
+        ":assign_extend_cache_locs_func",
+        "verify commit": "sglang.srt.managers.scheduler_components.batch_result_processor"
+        ":SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
         "component type": f"{cache}.{components}:ComponentType",
         **places,
     }
@@ -288,6 +292,9 @@ _PREFILL_KERNELS = "sglang.kernels.ops.attention.dsv4.sparse_prefill_kernels"
 _OPS_STORE = "sglang.kernels.ops.kvcache.dsv4_unified_kv_store"
 _SWA_RADIX = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
 _SWA_TREE = {"SWA tree": _SWA_RADIX}
+_SRT_VERIFY = {
+    "verify locations": "sglang.srt.speculative.triton_ops.cache_locs:assign_extend_cache_locs_func"
+}
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _OLD_COMPONENTS = "unified_cache_components"
 _COMPONENTS = "unified_cache.component_type"
@@ -448,6 +455,7 @@ FAMILIES = (
             gate=f"{_SRT_UNIFIED}.env_gate:is_unified_kv_triton",
             allocation="sglang.srt.mem_cache.common:alloc_for_extend",
             **_SWA_TREE,
+            **_SRT_VERIFY,
         ),
         kernels=_ring_kernels(unified=_SRT_UNIFIED, store=f"{_SRT_UNIFIED}.runtime")
         | _memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common")
@@ -469,6 +477,7 @@ FAMILIES = (
             components=_OLD_COMPONENTS,
             allocation="sglang.srt.mem_cache.common:alloc_for_extend",
             **_SWA_TREE,
+            **_SRT_VERIFY,
         ),
         kernels=_memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common"),
         verify_order="read, then write",

@@ -21,9 +21,9 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
+from kvproof.fuzz.drivers import speculation
 from kvproof.fuzz.drivers.pool import call_with_known, window_layer_pool
 from kvproof.kernels.engines.shims import engine_family
 from kvproof.model.facts import Holding, Node, Pools, Started
@@ -71,6 +71,7 @@ class ReleaseEngine:
         self.construction = construction
         self.backend = backend
         self.server_args = self._publish_server_args()
+        self.algorithm = speculation.algorithm(geometry.draft_tokens)
         self.requests = ReqToTokenPool(
             size=geometry.slots,
             # A request never holds more than the whole pool and one step's draft.
@@ -99,7 +100,7 @@ class ReleaseEngine:
             # Says which of its two ways of writing req_to_token the release takes: the torch loop
             # instead of the Triton kernel.
             "attention_backend": "torch_native",
-        }
+        } | speculation.server_arguments(self.geometry.draft_tokens)
 
     def _publish_server_args(self) -> Any:
         """The configuration of this process, as the release's process entry publishes it."""
@@ -182,7 +183,7 @@ class ReleaseEngine:
                 "model_config": MODEL_CONFIG,
                 "tp_worker": worker,
                 "page_size": self.geometry.page_size,
-                "spec_algorithm": SpeculativeAlgorithm.NONE,
+                "spec_algorithm": self.algorithm,
                 "enable_metrics": False,
                 "enable_kv_cache_events": False,
                 "enable_hierarchical_cache": False,
@@ -296,7 +297,7 @@ class ReleaseEngine:
             self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
-            False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
+            False, self.algorithm, chunked_req=self.chunked,
         )  # fmt: skip
         self.batch.prepare_for_extend()
         self._count_forward(self.batch)
@@ -358,22 +359,35 @@ class ReleaseEngine:
             return
         req.output_ids.append(token)
         self._publish(req, chunked=False)
+        if self.speculates:
+            batch.spec_info = speculation.draft_input(len(batch.reqs))
         if self.running.is_empty():
             self.running = batch
         else:
             self.running.merge_batch(batch)
 
+    @property
+    def speculates(self) -> bool:
+        """Whether the engine drafts: then every step of running requests is a verify."""
+        return self.geometry.draft_tokens > 1
+
     def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
         """Allocate a step of all running requests: (request, slot, first position) each."""
-        if draft_tokens > 1:
-            raise RefusedError("the drivers do not run speculative decoding yet")
+        if draft_tokens != self.geometry.draft_tokens:
+            raise RefusedError(
+                f"an engine that drafts verifies {self.geometry.draft_tokens} tokens each step"
+            )
         # Scheduler.update_running_batch; where it would retract, the scenario decides instead.
         if not self.running.check_decode_mem():
             raise RefusedError("no memory for a decode step")
         self.running.prepare_for_decode()
         self._count_forward(self.running)
+        if self.speculates:
+            self.running.out_cache_loc = speculation.verify_locations(self.running, draft_tokens)
+        # A verify's length is that before its tokens, a decode's counts its own.
+        own = 0 if self.speculates else 1
         return [
-            (req.rid, slot, length - 1)
+            (req.rid, slot, length - own)
             for req, slot, length in zip(
                 self.running.reqs,
                 self.running.req_pool_indices.tolist(),
@@ -385,8 +399,12 @@ class ReleaseEngine:
     def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
         """Append the sampled tokens."""
         # SchedulerBatchResultProcessor.process_batch_result_decode
-        for req in self.running.reqs:
-            req.output_ids.extend(tokens[req.rid][:accepted])
+        runs = [tokens[req.rid][:accepted] for req in self.running.reqs]
+        if self.speculates:
+            speculation.commit(self.running, runs, self.geometry.draft_tokens)
+            return
+        for req, run in zip(self.running.reqs, runs, strict=True):
+            req.output_ids.extend(run)
 
     def finish(self, request: str) -> None:
         """End a running request and publish what it computed."""
