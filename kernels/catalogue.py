@@ -111,8 +111,7 @@ def _parts(*, components: str, **places: str) -> dict[str, str]:
         "tree builder": f"{cache}.kv_cache_builder:build_kv_cache",
         "tree registry": f"{cache}.registry:create_tree_cache",
         "unified tree": _UNIFIED_TREE,
-        "verify locations": "sglang.kernels.ops.speculative.cache_locs"
-        ":assign_extend_cache_locs_func",
+        "verify locations": "sglang.kernels.ops.speculative.cache_locs:assign_extend_cache_locs",
         "verify commit": "sglang.srt.managers.scheduler_components.batch_result_processor"
         ":SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
         "component type": f"{cache}.{components}:ComponentType",
@@ -293,7 +292,7 @@ _OPS_STORE = "sglang.kernels.ops.kvcache.dsv4_unified_kv_store"
 _SWA_RADIX = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
 _SWA_TREE = {"SWA tree": _SWA_RADIX}
 _SRT_VERIFY = {
-    "verify locations": "sglang.srt.speculative.triton_ops.cache_locs:assign_extend_cache_locs_func"
+    "verify locations": "sglang.srt.speculative.triton_ops.cache_locs:assign_extend_cache_locs"
 }
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _OLD_COMPONENTS = "unified_cache_components"

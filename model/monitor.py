@@ -73,7 +73,7 @@ from kvproof.model.verdict import (
     Violation,
 )
 from kvproof.model.witness import Witness
-from kvproof.spec.cap import capped_match, reprefill_bound
+from kvproof.spec.cap import capped_bigram_match, capped_match, reprefill_bound
 from kvproof.spec.indices import PADDING_SLOT, FullLoc, Occupancy, Page, Position, RingRow, Slot
 from kvproof.spec.pages import page_of
 from kvproof.spec.ring import is_padding_row, ring_row
@@ -334,7 +334,11 @@ class Monitor:
         comparable = min(fact.prompt_len, geometry.pool_tokens)
         tokens = token_ids(self.texts, self._prompts[fact.request], 0, comparable)
         cached = cached_len(
-            self.pools, tokens, geometry, tombstones_gate=self.started.tombstones_gate
+            self.pools,
+            tokens,
+            geometry,
+            tombstones_gate=self.started.tombstones_gate,
+            bigram_keys=self.started.bigram_keys,
         )
         if fact.matched_len > cached or fact.matched_len % geometry.page_size:
             self._break(
@@ -347,7 +351,8 @@ class Monitor:
             return
         self.checked["USEFUL"] += 1
         tail = fact.prompt_len - fact.matched_len
-        bound = reprefill_bound(fact.prompt_len, cached, geometry.window, geometry.page_size)
+        bigram, window, size = self.started.bigram_keys, geometry.window, geometry.page_size
+        bound = reprefill_bound(fact.prompt_len, cached, window, size, bigram=bigram)
         if tail > bound:
             self._break(
                 "USEFUL",
@@ -357,8 +362,9 @@ class Monitor:
             )
         if fact.matched_len:
             self.witnesses["prefix hit"] += 1
-        uncapped = capped_match(cached, fact.prompt_len, 0, geometry.page_size)
-        capped = capped_match(cached, fact.prompt_len, geometry.window, geometry.page_size)
+        match = capped_bigram_match if bigram else capped_match
+        uncapped = match(cached, fact.prompt_len, 0, size)
+        capped = match(cached, fact.prompt_len, window, size)
         if capped < uncapped:
             self.witnesses["cap would bind"] += 1
         if fact.matched_len < uncapped:
@@ -715,11 +721,12 @@ class Monitor:
         size = self.started.geometry.page_size
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
         prompt = self.ghost.tenants[lease.occupancy].prompt
-        tokens = token_ids(self.texts, prompt, 0, reused)
-        page = last_cached_page(self.pools, tokens, size)
+        bigram = self.started.bigram_keys
+        tokens = token_ids(self.texts, prompt, 0, reused + bigram)
+        page = last_cached_page(self.pools, tokens, size, bigram_keys=bigram)
         if page is None:
             return None
-        return self.ghost.lease_of(self._publishers.get((page, tokens[-size:][0]), NOBODY))
+        return self.ghost.lease_of(self._publishers.get((page, tokens[reused - size]), NOBODY))
 
 
 def check(log: Iterable[Fact]) -> Monitor:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import sglang
 import torch
 import triton
+from msgspec.structs import replace
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
 from sglang.srt.managers.schedule_policy import PrefillAdder
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
@@ -61,7 +62,9 @@ class ReleaseEngine:
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
-    def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
+    def __init__(
+        self, *, geometry: Geometry, construction: str, backend: str, rows_short: int = 0
+    ) -> None:
         if construction not in self.constructions:
             raise ValueError(
                 f"{sglang.__version__} has no construction {construction!r}; "
@@ -79,7 +82,7 @@ class ReleaseEngine:
             device=DEVICE,
             enable_memory_saver=False,
         )
-        self.kv_pool = self._make_kv_pool()
+        self.kv_pool = self._make_kv_pool(rows_short)
         self.allocator = self._make_allocator()
         self.tree = self._make_tree()
         self.waiting: dict[str, Any] = {}
@@ -131,14 +134,18 @@ class ReleaseEngine:
         """Whether the sliding window lives in rings; asks the release's own gate."""
         return engine_family().has_ring and bool(engine_family().part("gate")())
 
-    def _make_kv_pool(self) -> Any:
-        return window_layer_pool(
-            self.geometry,
+    def _make_kv_pool(self, rows_short: int) -> Any:
+        # A pool for a smaller window has shorter rings; the kernels are told the real one.
+        pool = window_layer_pool(
+            replace(self.geometry, window=self.geometry.window - rows_short),
             swa_tokens=self.swa_tokens,
             unified=self.unified,
             compressed_tokens=self.compressed_tokens,
             device=DEVICE,
         )
+        if rows_short:
+            pool.unified_swa_window = self.geometry.window
+        return pool
 
     def _make_allocator(self) -> Any:
         return call_with_known(
@@ -242,6 +249,10 @@ class ReleaseEngine:
         """Whether a released SWA page ends a match."""
         return True
 
+    def _bigram_keys(self) -> bool:
+        """Whether the tree's keys are pairs of neighbouring tokens, as EAGLE's are."""
+        return bool(getattr(self.tree, "tree_core", self.tree).is_eagle)
+
     def _classes(self) -> dict[str, Any]:
         return {
             "tree": self.tree,
@@ -264,6 +275,7 @@ class ReleaseEngine:
             ring_stride=getattr(self.kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=self._reprefill_tail(),
             tombstones_gate=self._tombstones_gate(),
+            bigram_keys=self._bigram_keys(),
             verify_order=engine_family().verify_order,
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
@@ -396,10 +408,10 @@ class ReleaseEngine:
             )
         ]
 
-    def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
         """Append the sampled tokens."""
         # SchedulerBatchResultProcessor.process_batch_result_decode
-        runs = [tokens[req.rid][:accepted] for req in self.running.reqs]
+        runs = [tokens[req.rid] for req in self.running.reqs]
         if self.speculates:
             speculation.commit(self.running, runs, self.geometry.draft_tokens)
             return

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import triton
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
@@ -60,16 +61,20 @@ def draft_input(requests: int) -> Any:
 def verify_locations(batch: Any, draft_tokens: int) -> torch.Tensor:
     """Location of each token that a verify writes, one request after another, int64.
 
-    ``eagle_prepare_for_verify`` looks them up so, in what the scheduler has reserved.
+    The release's kernel looks them up in what the scheduler has reserved, as
+    ``eagle_prepare_for_verify`` has it do.
     """
-    locations: torch.Tensor = engine_family().part("verify locations")(
-        req_pool_indices=batch.req_pool_indices,
-        req_to_token=batch.req_to_token_pool.req_to_token,
-        start_offset=batch.seq_lens,
-        end_offset=batch.seq_lens + draft_tokens,
-        batch_size=len(batch.reqs),
-        draft_token_num=draft_tokens,
-        device=batch.device,
+    rows = batch.req_to_token_pool.req_to_token
+    requests = len(batch.reqs)
+    locations = torch.empty(requests * draft_tokens, dtype=torch.int64)
+    engine_family().part("verify locations")[(requests,)](
+        batch.req_pool_indices,
+        rows,
+        batch.seq_lens,
+        batch.seq_lens + draft_tokens,
+        locations,
+        rows.shape[1],
+        triton.next_power_of_2(requests),
     )
     return locations
 
