@@ -490,7 +490,13 @@ FAMILIES = (
                 components=_OLD_COMPONENTS,
                 allocator="sglang.srt.mem_cache.swa_memory_pool:SWATokenToKVPoolAllocator",
                 allocation="sglang.srt.mem_cache.common:alloc_for_extend",
-                **{"page allocator": "sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator"},
+                **{
+                    "page allocator": "sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator",
+                    "verify locations": "sglang.srt.speculative.eagle_info_v2"
+                    ":assign_extend_cache_locs",
+                    "verify commit": "sglang.srt.managers.scheduler_output_processor_mixin"
+                    ":SchedulerOutputProcessorMixin._resolve_spec_overlap_tokens",
+                },
                 **_SWA_TREE,
             ).items()
             # Its scheduler builds the tree itself.

@@ -309,7 +309,9 @@ class ReleaseEngine:
             self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
-            False, self.algorithm, chunked_req=self.chunked,
+            # Up to 0.5.14 the path of EAGLE that allocates ahead is that of overlapped batches.
+            self.speculates and hasattr(ScheduleBatch, "is_spec_v2"),
+            self.algorithm, chunked_req=self.chunked,
         )  # fmt: skip
         self.batch.prepare_for_extend()
         self._count_forward(self.batch)
@@ -395,6 +397,8 @@ class ReleaseEngine:
         self.running.prepare_for_decode()
         self._count_forward(self.running)
         if self.speculates:
+            for req, length in zip(self.running.reqs, self.running.seq_lens.tolist(), strict=True):
+                assert self._allocated_len(req) >= length + draft_tokens, "a draft has no room"
             self.running.out_cache_loc = speculation.verify_locations(self.running, draft_tokens)
         # A verify's length is that before its tokens, a decode's counts its own.
         own = 0 if self.speculates else 1

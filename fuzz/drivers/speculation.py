@@ -22,6 +22,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from kvproof.fuzz.drivers.pool import call_with_known
 from kvproof.kernels.engines.shims import engine_family
 
 ALGORITHM = "EAGLE"
@@ -49,12 +50,15 @@ def algorithm(draft_tokens: int) -> Any:
 
 def draft_input(requests: int) -> Any:
     """What a step leaves for the next draft, one row a request; a model would have filled it."""
-    return EagleDraftInput(
-        topk_p=torch.zeros((requests, _BRANCHES)),
-        topk_index=torch.zeros((requests, _BRANCHES), dtype=torch.int64),
-        hidden_states=torch.zeros((requests, 1)),
-        bonus_tokens=torch.zeros(requests, dtype=torch.int32),
-        capture_hidden_mode=CaptureHiddenMode.LAST,
+    return call_with_known(
+        EagleDraftInput,
+        {
+            "topk_p": torch.zeros((requests, _BRANCHES)),
+            "topk_index": torch.zeros((requests, _BRANCHES), dtype=torch.int64),
+            "hidden_states": torch.zeros((requests, 1)),
+            "bonus_tokens": torch.zeros(requests, dtype=torch.int32),
+            "capture_hidden_mode": CaptureHiddenMode.LAST,
+        },
     )
 
 
