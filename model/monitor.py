@@ -57,6 +57,7 @@ from kvproof.model.scenario import (
     Geometry,
     Prompt,
     Submit,
+    Verify,
     number_texts,
     token_ids,
 )
@@ -387,11 +388,26 @@ class Monitor:
         lease = self.leases.get(fact.request)
         if lease is None:
             return
+        if isinstance(self._operation, Verify):
+            self._count_verify(self._chunk_start[fact.request], fact.computed_len)
         if self.ghost.stride:
             self.ghost.reject_from(lease, fact.computed_len)
         self._chunk_start[fact.request] = fact.computed_len
 
+    def _count_verify(self, start: int, computed_len: int) -> None:
+        assert self.started is not None
+        draft_tokens, stride = self.started.geometry.draft_tokens, self.ghost.stride
+        self.witnesses["verify"] += 1
+        if computed_len < start + draft_tokens:
+            self.witnesses["draft rejected"] += 1
+        if stride and start % stride + draft_tokens > stride:
+            self.witnesses["wrap inside a verify"] += 1
+
     def _released(self, fact: Released) -> None:
+        for holding in self.pools.holdings if self.pools else ():
+            computed_len = self._chunk_start.get(fact.request, len(holding.locs))
+            if holding.request == fact.request and len(holding.locs) > computed_len:
+                self.witnesses["over-allocation released"] += 1
         self.leases.pop(fact.request, None)
         self._chunk_start.pop(fact.request, None)
         if self._current is not None:
@@ -556,6 +572,9 @@ class Monitor:
                 self._check_row(fact.request, slot, position, row, "writes")
                 if position >= stride:
                     self.witnesses["ring wrapped"] += 1
+                old = self.ghost.rows.get(row)
+                if old is not None and old.rejected and lease and old.occupancy == lease.occupancy:
+                    self.witnesses["rejected row rewritten"] += 1
             self.ghost.write(lease, position, row, self._step)
 
     def _stride(self) -> int:
