@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -51,6 +52,8 @@ class Sizes:
 
     Attributes:
         page_holds_window: leave out pages that are smaller than the window.
+        swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
+            is not drawn.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -59,6 +62,7 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     page_holds_window: bool = False
+    swa_shares: tuple[int, ...] = ()
 
 
 def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
@@ -72,8 +76,15 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         draft_tokens=st.sampled_from(sizes.draft_tokens),
     )
     if sizes.page_holds_window:
-        return drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+        drawn = drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+    if sizes.swa_shares:
+        drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(sizes.swa_shares))
     return drawn
+
+
+def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
+    tokens = page_ceil(geometry.pool_tokens // share, geometry.page_size)
+    return msgspec.structs.replace(geometry, swa_tokens=tokens)
 
 
 # Arbitrary
@@ -230,6 +241,10 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=tokens))
 
 
+def _evict_swa(sketch: _Sketch, tokens: int) -> None:
+    sketch.operations.append(Evict(tokens=0, swa_tokens=tokens))
+
+
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
@@ -279,6 +294,8 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
         move(_retract, which),
         move(_flush),
     ]
+    if geometry.swa_tokens is not msgspec.UNSET:
+        choices.insert(-1, move(_evict_swa, st.integers(1, MAX_TOKENS)))
     if geometry.draft_tokens > 1:
         choices.insert(2, move(_verify, st.integers(1, geometry.draft_tokens)))
     return st.one_of(choices)
