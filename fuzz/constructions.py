@@ -63,7 +63,8 @@ class Construction:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-_NO_TREE: dict[str, Any] = {"disable_radix_cache": True}
+# A server on a GPU sets the chunk's size by itself; without one some releases take another class.
+_NO_TREE: dict[str, Any] = {"disable_radix_cache": True, "chunked_prefill_size": 8192}
 _PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 _EACH_STEP = {

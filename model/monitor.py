@@ -26,6 +26,7 @@ from kvproof.model.facts import (
     Answered,
     Breached,
     Changed,
+    Complained,
     Consumed,
     Ended,
     EngineError,
@@ -195,6 +196,9 @@ class Monitor:
                     "assumption",
                     f"a launch of {fact.kernel} breaks {fact.assumption}: {fact.message}",
                 )
+            case Complained():
+                self.checked["REFINES"] += 1
+                self._break("REFINES", "own-check", f"the engine's own check says: {fact.message}")
             case EngineError():
                 self.engine_error = fact
             case Ended():

@@ -14,6 +14,7 @@ from typing import Protocol
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Complained,
     Ended,
     Fact,
     Pools,
@@ -117,6 +118,9 @@ class Engine(Protocol):
     def pools(self) -> Pools:
         """Snapshot of pools and tree."""
 
+    def complaint(self) -> str:
+        """What the engine's own check of its tree finds wrong; empty for nothing."""
+
 
 class Forward(Protocol):
     """Which rows a step reads and writes, in the order in which it does so."""
@@ -170,6 +174,8 @@ class Player:
             if pools != before:
                 yield pools
                 before = pools
+            if complaint := self.engine.complaint():
+                yield Complained(message=complaint)
         yield Ended(steps=len(scenario.operations))
 
     def _play(self, operation: Operation) -> Iterator[Fact]:

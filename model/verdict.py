@@ -53,7 +53,7 @@ CacheCause: TypeAlias = Literal[
     # USEFUL
     "no-reuse",
     # REFINES
-    "row", "window", "match", "payload", "assumption",
+    "row", "window", "match", "payload", "assumption", "own-check",
 ]  # fmt: skip
 
 TranslationCause: TypeAlias = Literal[
@@ -85,6 +85,7 @@ CAUSES: dict[Cause, str] = {
     "match": "the reused prefix is longer than what the tree holds, or not page aligned",
     "payload": "what came out of the tensor is not what was seen going in",
     "assumption": "a launch breaks a guarantee of the host that the kernel proofs assume",
+    "own-check": "the engine's own check of its tree fails",
 }
 
 TRANSLATION_CAUSES: dict[Cause, str] = {
