@@ -27,7 +27,7 @@ from transformers import PretrainedConfig
 from kvproof.fuzz.drivers.pool import call_with_known, window_layer_pool
 from kvproof.kernels.engines.shims import engine_family
 from kvproof.model.facts import Holding, Node, Pools, Started
-from kvproof.model.player import Chunk, RefusedError
+from kvproof.model.player import Chunk, NoMemoryError, RefusedError
 from kvproof.model.scenario import Geometry
 
 UNLIMITED = 1 << 30
@@ -324,7 +324,9 @@ class ReleaseEngine:
         req.init_next_round_input(self.tree)
         result = adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
         if not adder.can_run_list:
-            raise RefusedError(f"the adder refused the request: {result.name}")
+            # The adder's other answer is about the budget of the step.
+            refused = NoMemoryError if result.name == "NO_TOKEN" else RefusedError
+            raise refused(f"the adder refused the request: {result.name}")
         self.chunked = adder.new_chunked_req
         chunk = self._launch(req)
         self.held[request] = self.waiting.pop(request)
@@ -342,7 +344,7 @@ class ReleaseEngine:
         req.init_next_round_input()
         rest = adder.add_chunked_req(req)
         if not adder.can_run_list:
-            raise RefusedError("the adder parked the chunk: no memory")
+            raise NoMemoryError("the adder parked the chunk: no memory")
         self.chunked = rest
         return self._launch(req)
 
@@ -369,7 +371,7 @@ class ReleaseEngine:
             raise RefusedError("the drivers do not run speculative decoding yet")
         # Scheduler.update_running_batch; where it would retract, the scenario decides instead.
         if not self.running.check_decode_mem():
-            raise RefusedError("no memory for a decode step")
+            raise NoMemoryError("no memory for a decode step")
         self.running.prepare_for_decode()
         self._count_forward(self.running)
         return [
@@ -467,6 +469,10 @@ class ReleaseEngine:
                 "protected": int(self.tree.full_protected_size()),
             },
         )
+
+    def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
+        """SWA locations of a slot's positions, where the window lives in a paged SWA pool."""
+        return None
 
     def _holdings(self) -> Iterator[Holding]:
         for name, req in self.held.items():
