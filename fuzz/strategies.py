@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -51,6 +52,7 @@ class Sizes:
 
     Attributes:
         page_holds_window: leave out pages that are smaller than the window.
+        paged_swa: the window lives in an SWA pool of its own, mostly smaller than the full pool.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -59,6 +61,19 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     page_holds_window: bool = False
+    paged_swa: bool = False
+
+
+SWA_EIGHTHS = (4, 6, 3, 2, 8)
+"""Sizes of the SWA pool, in eighths of the full pool."""
+
+
+def _with_swa_pool(geometry: Geometry, eighths: int) -> Geometry:
+    """The geometry with an SWA pool that holds a prompt of a window and a page more, at least."""
+    page = geometry.page_size
+    least = page_ceil(geometry.window, page) + 3 * page
+    tokens = max(geometry.pool_tokens * eighths // 8 // page * page, least)
+    return msgspec.structs.replace(geometry, swa_tokens=min(tokens, geometry.pool_tokens))
 
 
 def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
@@ -71,6 +86,8 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         pool_tokens=st.sampled_from(sizes.pool_tokens),
         draft_tokens=st.sampled_from(sizes.draft_tokens),
     )
+    if sizes.paged_swa:
+        drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(SWA_EIGHTHS))
     if sizes.page_holds_window:
         return drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
     return drawn
