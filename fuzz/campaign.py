@@ -203,7 +203,7 @@ class Survey:
         return required_of(
             self.target.construction,
             has_ring=self.target.has_ring,
-            has_swa=self.target.sizes.paged_swa,
+            has_swa=bool(self.target.sizes.swa_shares),
         )
 
     def missing(self) -> tuple[Witness, ...]:

@@ -52,7 +52,8 @@ class Sizes:
 
     Attributes:
         page_holds_window: leave out pages that are smaller than the window.
-        paged_swa: the window lives in an SWA pool of its own, mostly smaller than the full pool.
+        swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
+            is not drawn.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -61,19 +62,7 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     page_holds_window: bool = False
-    paged_swa: bool = False
-
-
-SWA_EIGHTHS = (4, 6, 3, 2, 8)
-"""Sizes of the SWA pool, in eighths of the full pool."""
-
-
-def _with_swa_pool(geometry: Geometry, eighths: int) -> Geometry:
-    """The geometry with an SWA pool that holds a prompt of a window and a page more, at least."""
-    page = geometry.page_size
-    least = page_ceil(geometry.window, page) + 3 * page
-    tokens = max(geometry.pool_tokens * eighths // 8 // page * page, least)
-    return msgspec.structs.replace(geometry, swa_tokens=min(tokens, geometry.pool_tokens))
+    swa_shares: tuple[int, ...] = ()
 
 
 def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
@@ -86,11 +75,16 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         pool_tokens=st.sampled_from(sizes.pool_tokens),
         draft_tokens=st.sampled_from(sizes.draft_tokens),
     )
-    if sizes.paged_swa:
-        drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(SWA_EIGHTHS))
     if sizes.page_holds_window:
-        return drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+        drawn = drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+    if sizes.swa_shares:
+        drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(sizes.swa_shares))
     return drawn
+
+
+def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
+    tokens = page_ceil(geometry.pool_tokens // share, geometry.page_size)
+    return msgspec.structs.replace(geometry, swa_tokens=tokens)
 
 
 # Arbitrary
@@ -247,6 +241,10 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=tokens))
 
 
+def _evict_swa(sketch: _Sketch, tokens: int) -> None:
+    sketch.operations.append(Evict(tokens=0, swa_tokens=tokens))
+
+
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
@@ -296,6 +294,8 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
         move(_retract, which),
         move(_flush),
     ]
+    if geometry.swa_tokens is not msgspec.UNSET:
+        choices.insert(-1, move(_evict_swa, st.integers(1, MAX_TOKENS)))
     if geometry.draft_tokens > 1:
         choices.insert(2, move(_verify, st.integers(1, geometry.draft_tokens)))
     return st.one_of(choices)

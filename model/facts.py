@@ -70,7 +70,8 @@ class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
         verify_order: whether a verify step writes its draft's rows before or after it reads.
         swa_tokens: capacity of the SWA pool, where its locations are told.
         locks: what `Holding.locked` and the lock counts of a `Node` tell. ``seen`` is for a tree
-            that only says whether a node is locked: its counts are 0 or 1.
+            that only says whether a node is locked: its counts are 0 or 1, and where a request's
+            sliding-window lock ends is not told.
         classes: the engine classes in play, by role.
         family: what operations the target plays.
         versions: of the engine and of what it runs on.

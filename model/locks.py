@@ -95,15 +95,13 @@ def lock_breaks(
     yield from walk.broken
     for number, node in enumerate(pools.nodes):
         full, swa = walk.full[number], walk.swa[number]
-        if locks == "seen":
-            full, swa = min(full, 1), min(swa, 1)
-        if node.full_lock != full:
+        if (node.full_lock != full) if locks == "counted" else (node.full_lock > 0) != (full > 0):
             yield (
                 "lock-count",
                 f"node {number} has {node.full_lock} locks, {full} requests hold one on it or "
                 f"below it{walk.names(number, swa=False)}",
             )
-        if node.swa_lock != swa:
+        if locks == "counted" and node.swa_lock != swa:
             yield (
                 "swa-lock-count",
                 f"node {number} has {node.swa_lock} sliding-window locks, {swa} requests hold one "
@@ -122,33 +120,36 @@ def lock_breaks(
                 f"{walk.names(number, swa=True)}",
             )
     for holding in pools.holdings:
-        yield from _reader_breaks(walk, holding, window, computed.get(holding.request))
+        yield from _reader_breaks(walk, holding, locks, window, computed.get(holding.request))
 
 
 def _reader_breaks(
-    walk: LockWalk, holding: Holding, window: int, computed: int | None
+    walk: LockWalk, holding: Holding, locks: Locks, window: int, computed: int | None
 ) -> Iterator[Break]:
     """What a request reads of the tree is locked, its window with the SWA half."""
-    protected = holding.protected_len
-    at = holding.locked
-    end = walk.end(at) if at is not None and at < len(walk.starts) else 0
+    protected, at, nodes = holding.protected_len, holding.locked, walk.pools.nodes
+    end = walk.end(at) if at is not None and at < len(nodes) else 0
     if protected > end:
         yield (
             "unlocked",
             f"request {holding.request} reads {protected} tokens of the tree and locks "
-            + (f"{end}, up to node {holding.locked}" if end else "none"),
+            + (f"{end}, up to node {at}" if end else "none"),
         )
         return
-    if walk.pools.swa is None or computed is None:
+    if walk.pools.swa is None or computed is None or at is None:
         return
     first = window_start(Position(computed), window)
-    if first >= protected:
-        return
-    top = holding.swa_locked_from
-    if top is None or top >= len(walk.starts) or walk.starts[top] > first:
-        yield (
-            "window-unlocked",
-            f"request {holding.request} is at position {computed}, its window begins at {first} in "
-            f"the tree's first {protected} tokens; its sliding-window lock "
-            + ("is gone" if top is None else f"begins at node {top}"),
-        )
+    covered = locks == "seen" or holding.swa_locked_from is not None
+    while at >= 0 and walk.end(at) > first:
+        if walk.starts[at] < protected and not (covered and nodes[at].swa_lock):
+            yield (
+                "window-unlocked",
+                f"the window of request {holding.request}, which has computed {computed} tokens, "
+                f"begins at {first}; node {at} holds positions from {walk.starts[at]} to "
+                f"{walk.end(at) - 1} of it and "
+                + ("is not locked" if covered else "the request gave its lock on it up"),
+            )
+            return
+        if locks == "counted" and at == holding.swa_locked_from:
+            covered = False
+        at = nodes[at].parent

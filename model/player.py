@@ -116,8 +116,8 @@ class Engine(Protocol):
     def retract(self, request: str) -> None:
         """Take a running request's memory away and queue it again."""
 
-    def evict(self, tokens: int) -> None:
-        """Ask the tree to give back ``tokens`` tokens."""
+    def evict(self, tokens: int, swa_tokens: int) -> None:
+        """Ask the tree to give back ``tokens`` tokens, and ``swa_tokens`` of the SWA pool."""
 
     def flush(self) -> None:
         """Clear the cache; no request holds memory."""
@@ -211,7 +211,7 @@ class Player:
                 request.total = request.computed + 1
                 request.computed, request.state = 0, "waiting"
             case Evict():
-                self.engine.evict(operation.tokens)
+                self.engine.evict(operation.tokens, operation.swa_tokens)
             case Flush():
                 if any(r.state != "waiting" for r in self.requests.values()):
                     raise RefusedError("the cache is cleared only while no request holds memory")

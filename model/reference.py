@@ -243,7 +243,7 @@ class ReferenceEngine:
         if state.slot not in self.free_slots:
             self.free_slots.append(state.slot)
 
-    def evict(self, tokens: int) -> None:
+    def evict(self, tokens: int, swa_tokens: int = 0) -> None:  # its window lives in rings alone
         """Give back leaf pages that nobody reads, oldest first."""
         wanted = page_ceil(tokens, self.geometry.page_size) // self.geometry.page_size
         for _ in range(wanted):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 
 from kvproof.fuzz.drivers import sglang_0_5_20
 from kvproof.fuzz.drivers.rust_tree import RustTreeReader
+from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, look_at_components, walk
+from kvproof.model.facts import Locks
 from kvproof.model.player import Chunk
 from kvproof.model.scenario import Geometry
 
@@ -17,12 +19,15 @@ from kvproof.model.scenario import Geometry
 class Engine(sglang_0_5_20.Engine):
     """Adapter of the 0.5.21 family."""
 
-    constructions: ClassVar[tuple[str, ...]] = ("registry",)
-
     def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
         super().__init__(geometry=geometry, construction=construction, backend=backend)
-        self._reader = RustTreeReader(self.tree.tree_core)
+        self._reader = self._make_reader()
         self._token_at: dict[int, int] = {}
+
+    def _make_reader(self) -> RustTreeReader | None:
+        """What finds the nodes of the Rust core; the Python core can be walked."""
+        core = self.tree.tree_core
+        return None if hasattr(core, "root_node") else RustTreeReader(core)
 
     def _publish_to_process(self, server_args: Any) -> None:
         publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0))
@@ -51,7 +56,26 @@ class Engine(sglang_0_5_20.Engine):
     def flush(self) -> None:
         """Clear the cache."""
         super().flush()
-        self._reader = RustTreeReader(self.tree.tree_core)
+        self._reader = self._make_reader()
 
-    def _nodes(self) -> Iterator[tuple[int, Sequence[int], Any, int, int, bool]]:
+    def _nodes(self) -> Iterator[SeenNode]:
+        if self._reader is None:
+            core = self.tree.tree_core
+            return walk(core.root_node, look_at_components(self._component))
         return self._reader.nodes(self._token_at)
+
+    def _lock(self, req: Any) -> SeenLock | None:
+        lock = super()._lock(req)
+        if lock is None or self._reader is None:
+            return lock
+        # Where the lock ends is marked inside the Rust core, which does not tell.
+        return SeenLock(node=lock.node, has_swa=False, boundary=None)
+
+    def _locks(self) -> Locks:
+        return super()._locks() if self._reader is None else "seen"
+
+    def _boundary(self, receipt: Any) -> object:
+        return receipt.component_lock_uuids.get(self._component.SWA)
+
+    def _swa_evicted_len(self, req: Any) -> int:
+        return req.kv.get_evicted_seqlen(self._component.SWA)  # type: ignore[no-any-return]
