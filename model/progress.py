@@ -5,7 +5,7 @@ and snapshots tell both pools. A decode or verify needs exactly the pages that i
 into. A prefill is allowed more: schedulers keep reserves, so it is judged only if its whole rest,
 `RESERVE_PAGES` pages and a window fit. What is reclaimable is what the tree may evict, and, told
 apart as ``hoarded``, SWA pages that no window reaches any more: a request's own behind its cursor's
-margin, and cached ones that a lock pins though its reader's window lies elsewhere.
+margin, and cached ones that are locked though no lock may cover them (RADIX-6: a window in pages).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from kvproof.model.allocation import Break
 from kvproof.model.facts import Pools
 from kvproof.model.scenario import Decode, Geometry, Prefill, Verify
 from kvproof.spec.cursor import cursor_margin
-from kvproof.spec.pages import page_ceil
+from kvproof.spec.pages import page_ceil, page_floor
+from kvproof.spec.radix import locked_from
 
 RESERVE_PAGES = 2
 """Pages that a scheduler may want beyond a prefill's own: the next token's, and one of rounding."""
@@ -110,9 +111,12 @@ def _swa_room(pools: Pools, geometry: Geometry, computed: Mapping[str, int]) -> 
     hoarded = 0
     for holding in pools.holdings:
         first = max(0, computed.get(holding.request, 0) - margin) // size * size
-        own = max(holding.protected_len, holding.swa_evicted_len)
+        protected = holding.protected_len
+        own = max(protected, holding.swa_evicted_len)
         hoarded += max(0, min(first, len(holding.locs)) - own) // size
-        reached.update(holding.locs[first : holding.protected_len : size])
+        # A lock keeps its window for as long as it is held (theorem P2).
+        first = min(first, locked_from(page_floor(protected, size), geometry.window, size))
+        reached.update(holding.locs[first:protected:size])
     live = [node for node in pools.nodes if not node.tombstone]
     evictable = sum(len(node.locs) for node in live if not node.swa_lock)
     pinned = sum(loc not in reached for node in live if node.swa_lock for loc in node.locs[::size])
