@@ -69,9 +69,8 @@ _PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 _EACH_STEP = {
     # Windows are a few tokens here, not 128 as the default of this interval supposes.
+    # Before 0.5.14 it is a window, which will do.
     "SGLANG_SWA_EVICTION_INTERVAL": "1",
-    # The same in releases before 0.5.14, in windows.
-    "SGLANG_SWA_EVICTION_INTERVAL_MULTIPLIER": "0",
 }
 
 CONSTRUCTIONS: dict[str, Construction] = {
@@ -87,15 +86,9 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PAGED_PYTHON: Construction(paged=True, environment=_EACH_STEP | _PYTHON),
     EARLY_RELEASE: Construction(
         paged=True,
-        environment=_EACH_STEP
-        | {
-            "SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1",
-            "SGLANG_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1",
-        },
+        environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
     ),
-    PAGED_CHUNK: Construction(
-        paged=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
-    ),
+    PAGED_CHUNK: Construction(paged=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP),
 }
 
 _ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK)

@@ -299,6 +299,10 @@ class ReferenceEngine:
             },
         )
 
+    def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
+        """None: the window lives in rings."""
+        return None
+
     def _locs(self, pages: Sequence[Page], length: int) -> tuple[int, ...]:
         page_size = self.geometry.page_size
         return tuple(

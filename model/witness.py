@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 CacheWitness: TypeAlias = Literal[
     "prefix hit", "cap would bind", "cap bound", "ring read by decode", "ring read by prefill",
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
-    "padded row",
+    "padded row", "tombstone made", "tombstone recovered", "SWA page given back",
+    "window lock given up", "node split under a lock",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -34,6 +35,15 @@ WITNESSES: dict[Witness, str] = {
 
 WITHOUT_RING: tuple[Witness, ...] = ("prefix hit", "cap would bind", "page evicted")
 """Those of them that a release without any ring can reach."""
+
+SWA_WITNESSES: dict[Witness, str] = {
+    "tombstone made": "a node's SWA half was given back while its full pages stayed",
+    "tombstone recovered": "an insert brought the SWA half of a tombstone back",
+    "SWA page given back": "a running request gave SWA pages of its own back",
+    "window lock given up": "a request kept its lock on a prefix and gave up the window's",
+    "node split under a lock": "a node was split while a request locked it",
+}
+"""Required where an index-addressed SWA pool is told, of the right constructions."""
 
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
@@ -72,15 +82,20 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where the resolver names ring rows, which no map has a part in."""
 
 
-def required_of(construction: str, *, has_ring: bool = True) -> tuple[Witness, ...]:
+def required_of(
+    construction: str, *, has_ring: bool = True, has_swa: bool = False
+) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
     Args:
         construction: of the target.
         has_ring: whether its release has a ring.
+        has_swa: whether it has an index-addressed SWA pool instead.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES if has_ring else {name: WITNESSES[name] for name in WITHOUT_RING}
+    if has_swa:
+        cache = cache | SWA_WITNESSES
     return tuple(
         {
             "triton": TRANSLATION_WITNESSES,

@@ -35,15 +35,14 @@ from kvproof.fuzz.drivers.pool import (
 )
 from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, lock_indices
 from kvproof.kernels.engines.shims import engine_family
-from kvproof.model.facts import Holding, Node, Pools, Started, SwaPool
-from kvproof.model.player import Chunk, RefusedError
+from kvproof.model.facts import Holding, Locks, Node, Pools, Started, SwaPool
+from kvproof.model.player import Chunk, NoMemoryError, RefusedError
 from kvproof.model.scenario import Geometry
 
 UNLIMITED = 1 << 30
 """Stands for "no limit" where the scheduler has a number of tokens."""
 
 DEVICE = "cpu"
-
 
 
 def _model_config(architecture: str) -> Any:
@@ -270,6 +269,10 @@ class ReleaseEngine:
         """The cursor: leading tokens of a request whose SWA locations were given back."""
         raise NotImplementedError
 
+    def _locks(self) -> Locks:
+        """What snapshots tell of locks."""
+        return "counted" if self.choice.reuses else "untold"
+
     def _reprefill_tail(self) -> int:
         """What the tree's own method holds back; 0 where it has none."""
         method = getattr(self.tree, "swa_reprefill_tail_tokens", None)
@@ -303,6 +306,7 @@ class ReleaseEngine:
             tombstones_gate=self._tombstones_gate(),
             verify_order=engine_family().verify_order,
             swa_tokens=0 if self.unified else self.swa_tokens,
+            locks=self._locks(),
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
                 "sglang": sglang.__version__,
@@ -363,7 +367,9 @@ class ReleaseEngine:
         req.init_next_round_input(self.tree)
         result = adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
         if not adder.can_run_list:
-            raise RefusedError(f"the adder refused the request: {result.name}")
+            # The adder's other answer is about the budget of the step.
+            refused = NoMemoryError if result.name == "NO_TOKEN" else RefusedError
+            raise refused(f"the adder refused the request: {result.name}")
         self.chunked = adder.new_chunked_req
         chunk = self._launch(req)
         self.held[request] = self.waiting.pop(request)
@@ -381,7 +387,7 @@ class ReleaseEngine:
         req.init_next_round_input()
         rest = adder.add_chunked_req(req)
         if not adder.can_run_list:
-            raise RefusedError("the adder parked the chunk: no memory")
+            raise NoMemoryError("the adder parked the chunk: no memory")
         self.chunked = rest
         return self._launch(req)
 
@@ -408,7 +414,7 @@ class ReleaseEngine:
             raise RefusedError("the drivers do not run speculative decoding yet")
         # Scheduler.update_running_batch; where it would retract, the scenario decides instead.
         if not self.running.check_decode_mem():
-            raise RefusedError("no memory for a decode step")
+            raise NoMemoryError("no memory for a decode step")
         self.running.prepare_for_decode()
         self._count_forward(self.running)
         return [
@@ -514,6 +520,14 @@ class ReleaseEngine:
         except Exception as error:  # releases raise various kinds, one of them plain Exception
             return " ".join(str(error).split())
         return ""
+
+    def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
+        """SWA locations of a slot's positions by the map as it is now; None behind rings."""
+        if self.unified:
+            return None
+        full = self.requests.req_to_token[slot, start:end]
+        locs: list[int] = self.allocator.full_to_swa_index_mapping[full.to(torch.int64)].tolist()
+        return locs
 
     def _swa_pool(self) -> SwaPool:
         return SwaPool(

@@ -115,6 +115,4 @@ def map_runs(full_to_swa: Any) -> tuple[MapRun, ...]:
     swa = entries[locs]
     starts = np.flatnonzero(np.r_[True, (np.diff(locs) != 1) | (np.diff(swa) != 1)])
     lengths = np.diff(np.r_[starts, len(locs)])
-    return tuple(
-        zip(locs[starts].tolist(), swa[starts].tolist(), lengths.tolist(), strict=True)
-    )
+    return tuple(zip(locs[starts].tolist(), swa[starts].tolist(), lengths.tolist(), strict=True))

@@ -39,9 +39,7 @@ class RustTreeReader:
         self._alive: list[int] = []
         self._next = self._root + 1
 
-    def nodes(
-        self, token_at: Mapping[int, int]
-    ) -> Iterator[SeenNode]:
+    def nodes(self, token_at: Mapping[int, int]) -> Iterator[SeenNode]:
         """The nodes, parents first.
 
         Args:

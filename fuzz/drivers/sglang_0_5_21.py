@@ -12,6 +12,7 @@ from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 from kvproof.fuzz.drivers import sglang_0_5_20
 from kvproof.fuzz.drivers.rust_tree import RustTreeReader
 from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, look_at_components, walk
+from kvproof.model.facts import Locks
 from kvproof.model.player import Chunk
 from kvproof.model.scenario import Geometry
 
@@ -75,6 +76,9 @@ class Engine(sglang_0_5_20.Engine):
             return lock
         # Where the lock ends is marked inside the Rust core, which does not tell.
         return SeenLock(node=lock.node, has_swa=False, boundary=None)
+
+    def _locks(self) -> Locks:
+        return super()._locks() if self._reader is None else "seen"
 
     def _boundary(self, receipt: Any) -> object:
         return receipt.component_lock_uuids.get(self._component.SWA)

@@ -89,8 +89,6 @@ def lock_indices(
     at = locked = index_of[lock.node]
     if not lock.has_swa:
         return locked, None
-    while nodes[at].parent >= 0 and (
-        lock.boundary is None or nodes[at].boundary != lock.boundary
-    ):
+    while nodes[at].parent >= 0 and (lock.boundary is None or nodes[at].boundary != lock.boundary):
         at = nodes[at].parent
     return locked, at
