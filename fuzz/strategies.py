@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -53,6 +54,8 @@ class Sizes:
 
     Attributes:
         page_holds_window: leave out pages that are smaller than the window.
+        swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
+            is not drawn.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -61,6 +64,7 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     page_holds_window: bool = False
+    swa_shares: tuple[int, ...] = ()
 
 
 def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
@@ -74,8 +78,15 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         draft_tokens=st.sampled_from(sizes.draft_tokens),
     ).filter(lambda geometry: geometry.draft_tokens <= geometry.window)
     if sizes.page_holds_window:
-        return drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+        drawn = drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+    if sizes.swa_shares:
+        drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(sizes.swa_shares))
     return drawn
+
+
+def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
+    tokens = page_ceil(geometry.pool_tokens // share, geometry.page_size)
+    return msgspec.structs.replace(geometry, swa_tokens=tokens)
 
 
 # Arbitrary
@@ -245,6 +256,22 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=tokens))
 
 
+def _evict_swa(sketch: _Sketch, tokens: int) -> None:
+    sketch.operations.append(Evict(tokens=0, swa_tokens=tokens))
+
+
+def _decode_past(sketch: _Sketch, further: int) -> None:
+    """Decodes until the window has left what was prefilled, and ``further`` ones."""
+    for _ in range(sketch.geometry.window + further):
+        _decode(sketch, 0)
+
+
+def _recompute(sketch: _Sketch, parent: int, tail: int) -> None:
+    """A prefix whose SWA half was given back is computed again, and published."""
+    _evict_swa(sketch, sketch.geometry.pool_tokens)
+    _arrive(sketch, parent, 0, tail, 0)
+
+
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
@@ -294,6 +321,12 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
         move(_retract, which),
         move(_flush),
     ]
+    if geometry.swa_tokens is not msgspec.UNSET:
+        choices[-1:-1] = [
+            move(_evict_swa, st.integers(1, MAX_TOKENS)),
+            move(_decode_past, st.integers(0, page_size)),
+            move(_recompute, st.sampled_from((1, 2)), st.integers(1, window)),
+        ]
     if geometry.draft_tokens > 1:
         counts = st.integers(1, geometry.draft_tokens)
         # A real engine that drafts decodes no other way; the model does both.

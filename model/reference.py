@@ -243,7 +243,7 @@ class ReferenceEngine:
         if state.slot not in self.free_slots:
             self.free_slots.append(state.slot)
 
-    def evict(self, tokens: int) -> None:
+    def evict(self, tokens: int, swa_tokens: int = 0) -> None:  # its window lives in rings alone
         """Give back leaf pages that nobody reads, oldest first."""
         wanted = page_ceil(tokens, self.geometry.page_size) // self.geometry.page_size
         for _ in range(wanted):
@@ -251,6 +251,10 @@ class ReferenceEngine:
             if not candidates:
                 return
             self.free.append(self.tree.pop(candidates[0]))
+
+    def complaint(self) -> str:
+        """Nothing: the monitor checks this engine."""
+        return ""
 
     def flush(self) -> None:
         """Clear tree, pool and slots."""
@@ -294,6 +298,10 @@ class ReferenceEngine:
                 "protected": held,
             },
         )
+
+    def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
+        """None: the window lives in rings."""
+        return None
 
     def _locs(self, pages: Sequence[Page], length: int) -> tuple[int, ...]:
         page_size = self.geometry.page_size

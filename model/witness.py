@@ -8,7 +8,8 @@ CacheWitness: TypeAlias = Literal[
     "prefix hit", "cap would bind", "cap bound", "ring read by decode", "ring read by prefill",
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
     "padded row", "verify", "draft rejected", "rejected row rewritten", "wrap inside a verify",
-    "over-allocation released",
+    "over-allocation released", "tombstone made", "tombstone recovered", "SWA page given back",
+    "window lock given up", "node split under a lock",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -48,6 +49,15 @@ WITHOUT_RING: tuple[Witness, ...] = (
 )  # fmt: skip
 """Those of them that a release without any ring can reach."""
 
+SWA_WITNESSES: dict[Witness, str] = {
+    "tombstone made": "a node's SWA half was given back while its full pages stayed",
+    "tombstone recovered": "an insert brought the SWA half of a tombstone back",
+    "SWA page given back": "a running request gave SWA pages of its own back",
+    "window lock given up": "a request kept its lock on a prefix and gave up the window's",
+    "node split under a lock": "a node was split while a request locked it",
+}
+"""Required where an index-addressed SWA pool is told, of the right constructions."""
+
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
 
@@ -85,8 +95,21 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where the resolver names ring rows, which no map has a part in."""
 
 
+NEEDS_TREE = frozenset[Witness](
+    {"prefix hit", "cap would bind", "foreign row in window", "page evicted", "tombstone made",
+     "tombstone recovered", "node split under a lock", "window lock given up"}
+)  # fmt: skip
+"""Those that nothing reaches where no prefix is kept."""
+
+
 def required_of(
-    construction: str, *, has_ring: bool = True, drafts: bool = False
+    construction: str,
+    *,
+    has_ring: bool = True,
+    drafts: bool = False,
+    has_swa: bool = False,
+    reuses: bool = True,
+    releases_early: bool = False,
 ) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
@@ -94,11 +117,20 @@ def required_of(
         construction: of the target.
         has_ring: whether its release has a ring.
         drafts: whether some of what it is asked to play speculates.
+        has_swa: whether it has an index-addressed SWA pool instead.
+        reuses: whether it has a tree that keeps prefixes.
+        releases_early: whether it gives a window's lock back before that of its prefix.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES | (DRAFT_WITNESSES if drafts else {})
     if not has_ring:
         cache = {name: words for name, words in cache.items() if name in WITHOUT_RING}
+    if has_swa:
+        cache = cache | SWA_WITNESSES
+    if not releases_early:
+        cache = {name: words for name, words in cache.items() if name != "window lock given up"}
+    if not reuses:
+        cache = {name: words for name, words in cache.items() if name not in NEEDS_TREE}
     return tuple(
         {
             "triton": TRANSLATION_WITNESSES,

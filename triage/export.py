@@ -298,8 +298,9 @@ def _calls(operations: Sequence[Operation]) -> list[str]:
                 lines.append(f'self.prefill("{request}"{chunk})')
             case Decode():
                 lines.append("self.decode()")
-            case Evict(tokens=tokens):
-                lines.append(f"self.tree.evict(EvictParams(num_tokens={tokens}))")
+            case Evict(tokens=tokens, swa_tokens=swa_tokens):
+                share = f", swa_num_tokens={swa_tokens}" if swa_tokens else ""
+                lines.append(f"self.tree.evict(EvictParams(num_tokens={tokens}{share}))")
             case Flush():
                 lines.append("self.flush()")
             case Finish() | Abort() | Retract():
@@ -424,8 +425,9 @@ def _spell_operation(operation: Operation, *, room: int) -> list[str]:
             fields = [f"accepted={accepted}", f"others=({unlike},)" if others else "",
                       f"pad={pad}" if pad else ""]  # fmt: skip
             return [f"Verify({', '.join(filter(None, fields))}),"]
-        case Evict(tokens=tokens):
-            return [f"Evict(tokens={tokens}),"]
+        case Evict(tokens=tokens, swa_tokens=swa_tokens):
+            share = f", swa_tokens={swa_tokens}" if swa_tokens else ""
+            return [f"Evict(tokens={tokens}{share}),"]
         case Flush():
             return ["Flush(),"]
         case Finish() | Abort() | Retract():
