@@ -139,9 +139,7 @@ def _sizes(family: str, name: str) -> Sizes:
         return Sizes(swa_shares=(1, 2, 4))
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}
-    return Sizes(
-        draft_tokens=DRAFTS, page_holds_window=family in PAGE_HOLDS_WINDOW and unified
-    )
+    return Sizes(draft_tokens=DRAFTS, page_holds_window=family in PAGE_HOLDS_WINDOW and unified)
 
 
 def find_targets(

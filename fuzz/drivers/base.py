@@ -293,7 +293,8 @@ class ReleaseEngine:
 
     def _bigram_keys(self) -> bool:
         """Whether the tree's keys are pairs of neighbouring tokens, as EAGLE's are."""
-        return bool(getattr(self.tree, "tree_core", self.tree).is_eagle)
+        keyed = getattr(self.tree, "tree_core", self.tree)
+        return bool(getattr(keyed, "is_eagle", False))  # a chunk cache keeps no keys
 
     def _classes(self) -> dict[str, Any]:
         return {

@@ -28,7 +28,11 @@ class Engine(sglang_0_5_20.Engine):
     def _make_reader(self) -> RustTreeReader | None:
         """What finds the nodes of the Rust core; the Python core can be walked."""
         core = self._core
-        return None if core is None or isinstance(core, UnifiedTreeCore) else RustTreeReader(core, bigram=self._bigram_keys())
+        return (
+            None
+            if core is None or isinstance(core, UnifiedTreeCore)
+            else RustTreeReader(core, bigram=self._bigram_keys())
+        )
 
     @property
     def _core(self) -> Any:
