@@ -130,7 +130,14 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
             sizes=_sizes(family.name, name),
         )
         for name in names
+        if not _needs(name)
     )
+
+
+def _needs(name: str) -> str:
+    """Why a machine without a GPU cannot play a construction; empty if it can."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction.needs if construction is not None else ""
 
 
 def _sizes(family: str, name: str) -> Sizes:
@@ -170,6 +177,11 @@ def find_targets(
             for t in targets
             if t.construction == construction or (not construction and t.family == family)
         ]
+        if not chosen and _needs(construction):
+            raise EngineError(
+                f"{engine_name}:{construction} cannot be played on a CPU: {_needs(construction)}",
+                fix=f"choose one of {', '.join(t.name for t in targets)}",
+            )
         if not chosen:
             raise EngineError(
                 f"{engine_name} has no construction {construction!r}",
