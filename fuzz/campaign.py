@@ -26,6 +26,7 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.confirm import play_twice
+from kvproof.fuzz.constructions import EARLY_RELEASE
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
@@ -204,6 +205,8 @@ class Survey:
             self.target.construction,
             has_ring=self.target.has_ring,
             has_swa=bool(self.target.sizes.swa_shares),
+            reuses=self.target.reuses,
+            releases_early=self.target.construction == EARLY_RELEASE,
         )
 
     def missing(self) -> tuple[Witness, ...]:

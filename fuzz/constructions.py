@@ -63,14 +63,14 @@ class Construction:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-_NO_TREE: dict[str, Any] = {"disable_radix_cache": True}
+# A server on a GPU sets the chunk's size by itself; without one some releases take another class.
+_NO_TREE: dict[str, Any] = {"disable_radix_cache": True, "chunked_prefill_size": 8192}
 _PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 _EACH_STEP = {
     # Windows are a few tokens here, not 128 as the default of this interval supposes.
+    # Before 0.5.14 it is a window, which will do.
     "SGLANG_SWA_EVICTION_INTERVAL": "1",
-    # The same in releases before 0.5.14, in windows.
-    "SGLANG_SWA_EVICTION_INTERVAL_MULTIPLIER": "0",
 }
 
 CONSTRUCTIONS: dict[str, Construction] = {
@@ -86,11 +86,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PAGED_PYTHON: Construction(paged=True, environment=_EACH_STEP | _PYTHON),
     EARLY_RELEASE: Construction(
         paged=True,
-        environment=_EACH_STEP
-        | {
-            "SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1",
-            "SGLANG_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1",
-        },
+        environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
     ),
     PAGED_CHUNK: Construction(paged=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP),
 }

@@ -245,6 +245,18 @@ def _evict_swa(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=0, swa_tokens=tokens))
 
 
+def _decode_past(sketch: _Sketch, further: int) -> None:
+    """Decodes until the window has left what was prefilled, and ``further`` ones."""
+    for _ in range(sketch.geometry.window + further):
+        _decode(sketch, 0)
+
+
+def _recompute(sketch: _Sketch, parent: int, tail: int) -> None:
+    """A prefix whose SWA half was given back is computed again, and published."""
+    _evict_swa(sketch, sketch.geometry.pool_tokens)
+    _arrive(sketch, parent, 0, tail, 0)
+
+
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
@@ -295,7 +307,11 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
         move(_flush),
     ]
     if geometry.swa_tokens is not msgspec.UNSET:
-        choices.insert(-1, move(_evict_swa, st.integers(1, MAX_TOKENS)))
+        choices[-1:-1] = [
+            move(_evict_swa, st.integers(1, MAX_TOKENS)),
+            move(_decode_past, st.integers(0, page_size)),
+            move(_recompute, st.sampled_from((1, 2)), st.integers(1, window)),
+        ]
     if geometry.draft_tokens > 1:
         choices.insert(2, move(_verify, st.integers(1, geometry.draft_tokens)))
     return st.one_of(choices)

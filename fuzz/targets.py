@@ -65,6 +65,12 @@ class Target:
         """What operations the target plays."""
         return "translation" if self.construction in TRANSLATIONS else "cache"
 
+    @property
+    def reuses(self) -> bool:
+        """Whether there is a tree that keeps prefixes."""
+        construction = CONSTRUCTIONS.get(self.construction)
+        return construction is None or construction.reuses
+
     def process(
         self,
         *,

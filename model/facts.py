@@ -457,6 +457,12 @@ class Breached(_Fact, frozen=True, kw_only=True):
     message: str
 
 
+class Complained(_Fact, frozen=True, kw_only=True):
+    """The engine's own check of its tree failed, where the scheduler would run it: when idle."""
+
+    message: str
+
+
 class EngineError(_Fact, frozen=True, kw_only=True):
     """The engine raised, hung or died in this step; the log ends here."""
 
@@ -473,7 +479,7 @@ class Ended(_Fact, frozen=True, kw_only=True):
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Windowed | Answered | Allocated
     | Freed | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Released
-    | Pools | Breached | EngineError | Ended
+    | Pools | Breached | Complained | EngineError | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

@@ -14,6 +14,7 @@ from typing import Protocol
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Complained,
     Ended,
     Fact,
     Mode,
@@ -125,6 +126,9 @@ class Engine(Protocol):
     def pools(self) -> Pools:
         """Snapshot of pools and tree."""
 
+    def complaint(self) -> str:
+        """What the engine's own check of its tree finds wrong; empty for nothing."""
+
     def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
         """SWA locations of a slot's positions ``[start, end)`` by the map as it is now.
 
@@ -186,6 +190,8 @@ class Player:
             if pools != before:
                 yield pools
                 before = pools
+            if complaint := self.engine.complaint():
+                yield Complained(message=complaint)
         yield Ended(steps=len(scenario.operations))
 
     def _play(self, operation: Operation) -> Iterator[Fact]:

@@ -295,6 +295,10 @@ class ReferenceEngine:
         if self.policy.paged_swa:
             self.tree.bury(page_ceil(swa_tokens, self.page_size) // self.page_size)
 
+    def complaint(self) -> str:
+        """Nothing: the monitor checks this engine."""
+        return ""
+
     def flush(self) -> None:
         """Clear tree, pools and slots."""
         self.tree.clear()

@@ -77,7 +77,7 @@ CacheCause: TypeAlias = Literal[
     # USEFUL
     "no-reuse",
     # REFINES
-    "row", "window", "match", "uncomputed", "payload", "assumption",
+    "row", "window", "match", "uncomputed", "payload", "assumption", "own-check",
 ]  # fmt: skip
 
 TranslationCause: TypeAlias = Literal[
@@ -129,6 +129,7 @@ CAUSES: dict[Cause, str] = {
     "uncomputed": "the tree answers for more of a request's tokens than it has computed",
     "payload": "what came out of the tensor is not what was seen going in",
     "assumption": "a launch breaks a guarantee of the host that the kernel proofs assume",
+    "own-check": "the engine's own check of its tree fails",
 }
 
 TRANSLATION_CAUSES: dict[Cause, str] = {

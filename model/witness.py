@@ -82,8 +82,20 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where the resolver names ring rows, which no map has a part in."""
 
 
+NEEDS_TREE = frozenset[Witness](
+    {"prefix hit", "cap would bind", "foreign row in window", "page evicted", "tombstone made",
+     "tombstone recovered", "node split under a lock", "window lock given up"}
+)  # fmt: skip
+"""Those that nothing reaches where no prefix is kept."""
+
+
 def required_of(
-    construction: str, *, has_ring: bool = True, has_swa: bool = False
+    construction: str,
+    *,
+    has_ring: bool = True,
+    has_swa: bool = False,
+    reuses: bool = True,
+    releases_early: bool = False,
 ) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
@@ -91,11 +103,17 @@ def required_of(
         construction: of the target.
         has_ring: whether its release has a ring.
         has_swa: whether it has an index-addressed SWA pool instead.
+        reuses: whether it has a tree that keeps prefixes.
+        releases_early: whether it gives a window's lock back before that of its prefix.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES if has_ring else {name: WITNESSES[name] for name in WITHOUT_RING}
     if has_swa:
         cache = cache | SWA_WITNESSES
+    if not releases_early:
+        cache = {name: words for name, words in cache.items() if name != "window lock given up"}
+    if not reuses:
+        cache = {name: words for name, words in cache.items() if name not in NEEDS_TREE}
     return tuple(
         {
             "triton": TRANSLATION_WITNESSES,

@@ -510,6 +510,17 @@ class ReleaseEngine:
             swa=None if self.unified else self._swa_pool(),
         )
 
+    def complaint(self) -> str:
+        """What the tree's own check finds wrong; empty for nothing."""
+        # SchedulerInvariantChecker._check_tree_cache: when idle, since it expects no locks
+        if self.held or not self.choice.reuses:
+            return ""
+        try:
+            self.tree.sanity_check()
+        except Exception as error:  # releases raise various kinds, one of them plain Exception
+            return " ".join(str(error).split())
+        return ""
+
     def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
         """SWA locations of a slot's positions by the map as it is now; None behind rings."""
         if self.unified:

@@ -79,16 +79,20 @@ def window_layer_pool(
 
 def paged_swa_pool(geometry: Geometry, *, swa_tokens: int, device: str = "cpu") -> Any:
     """An `SWAKVPool` with one layer of each kind, as a hybrid model's runner builds it."""
-    return SWAKVPool(
-        size=geometry.pool_tokens,
-        size_swa=swa_tokens,
-        page_size=geometry.page_size,
-        dtype=torch.bfloat16,
-        head_num=1,
-        head_dim=PAGED_HEAD_DIM,
-        swa_attention_layer_ids=[SWA_LAYER],
-        full_attention_layer_ids=[FULL_LAYER],
-        device=device,
+    return call_with_known(
+        SWAKVPool,
+        {
+            "size": geometry.pool_tokens,
+            "size_swa": swa_tokens,
+            "page_size": geometry.page_size,
+            "dtype": torch.bfloat16,
+            "head_num": 1,
+            "head_dim": PAGED_HEAD_DIM,
+            "swa_attention_layer_ids": [SWA_LAYER],
+            "full_attention_layer_ids": [FULL_LAYER],
+            "enable_kvcache_transpose": False,
+            "device": device,
+        },
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 
 from kvproof.fuzz.drivers import sglang_0_5_20
@@ -26,8 +27,13 @@ class Engine(sglang_0_5_20.Engine):
 
     def _make_reader(self) -> RustTreeReader | None:
         """What finds the nodes of the Rust core; the Python core can be walked."""
-        core = self.tree.tree_core
-        return None if hasattr(core, "root_node") else RustTreeReader(core)
+        core = self._core
+        return None if core is None or isinstance(core, UnifiedTreeCore) else RustTreeReader(core)
+
+    @property
+    def _core(self) -> Any:
+        """The tree's core; None where there is no tree."""
+        return getattr(self.tree, "tree_core", None)
 
     def _publish_to_process(self, server_args: Any) -> None:
         publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0))
@@ -38,7 +44,8 @@ class Engine(sglang_0_5_20.Engine):
         )
 
     def _classes(self) -> dict[str, Any]:
-        return super()._classes() | {"tree core": self.tree.tree_core}
+        core = self._core
+        return super()._classes() | ({} if core is None else {"tree core": core})
 
     def _launch(self, req: Any) -> Chunk:
         chunk = super()._launch(req)
@@ -60,8 +67,7 @@ class Engine(sglang_0_5_20.Engine):
 
     def _nodes(self) -> Iterator[SeenNode]:
         if self._reader is None:
-            core = self.tree.tree_core
-            return walk(core.root_node, look_at_components(self._component))
+            return walk(self._core.root_node, look_at_components(self._component))
         return self._reader.nodes(self._token_at)
 
     def _lock(self, req: Any) -> SeenLock | None:
