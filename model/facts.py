@@ -438,7 +438,8 @@ class Compared(_Fact, frozen=True, kw_only=True):
         states: error of each state from there on, by layer.
         rows: error of each compressed row that its last query saw, from position 0 on, by layer.
         noise: largest error between two runs of the prompt on an empty cache, in one chunk and in
-            chunks of a page: what rounding alone makes of it.
+            chunks of a page: what rounding alone makes of it. 0 for one that reused nothing, which
+            is such a second run itself.
     """
 
     request: str

@@ -18,6 +18,22 @@ Backend: TypeAlias = Literal["none", "rules"] | KernelBackend
 """Who names the ring rows: nobody, the specification's arithmetic, the real kernels there."""
 
 
+class Layering(msgspec.Struct, frozen=True, kw_only=True):
+    """A stack of layers to run on the real kernels.
+
+    Attributes:
+        ratios: one a layer, 0 for a layer without compressed rows; see `model.layers.Stack`.
+        heads: query heads.
+        dim: width of a key; at least 32 where a decode's keys are split.
+        seed: of the weights.
+    """
+
+    ratios: tuple[int, ...]
+    heads: int = 2
+    dim: int = 32
+    seed: int = 0
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How an engine's process plays scenarios.
 
@@ -26,12 +42,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rocm_gate: unified_kv on; off is the negative control.
         allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
         kernels: where the real kernels run; a process has one such place.
+        layering: layers to run behind the ring; None for the rows of a single one alone.
     """
 
     construction: str = "registry"
     rocm_gate: bool = True
     allocator_twins: bool = True
     kernels: KernelBackend = "interpreter"
+    layering: Layering | None = None
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):
