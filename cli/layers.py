@@ -113,7 +113,7 @@ def _report(measured: list[Point]) -> Group:
     backend = ", ".join(sorted({point.backend for point in measured}))
     return Group(
         Text(f"Smallest tail with exact logits (backend {backend})", "bold"), table, "",
-        Text("L layers, window W, pages of P tokens; bound L(W - 1) + 1. shorter: exact tails below "
-             "an inexact one. compared: states and rows whose floats and taint were held against "
-             "each other."),
+        Text("L layers, window W, pages of P tokens; bound L(W - 1) + 1. shorter: exact tails "
+             "below an inexact one. compared: states and rows whose floats and taint were held "
+             "against each other."),
     )  # fmt: skip

@@ -58,8 +58,8 @@ def replay(
 ) -> None:
     """Play a scenario again.
 
-    With --layers or --ratios a stack of layers runs on the real kernels, with the cache and
-    without, and EXACT and PURE are judged; by the rules, or on the model, by the log alone.
+    With --layers or --ratios a stack of layers runs on the real kernels, or by the rules, with the
+    cache and without, and EXACT and PURE are judged. On the model they are judged by the log alone.
 
     Exit code 0 if every invariant holds on every target, 1 if one breaks or the engine fails,
     2 for a set-up error.
@@ -156,8 +156,6 @@ def _plays(
                 engines,
                 EngineStore(),
                 family=family_of_operations(scenario.operations),
-                layering=Layering(ratios=stack.ratios)
-                if stack is not None and backend != "rules"
-                else None,
+                layering=None if stack is None else Layering(ratios=stack.ratios),
             )
         ]

@@ -12,13 +12,22 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.shims import compute_units
 from kvproof.kernels.launch import Ring, RingKernels
+from kvproof.spec.indices import Position, Slot
+from kvproof.spec.ring import ring_row
+from kvproof.spec.window import (
+    Order,
+    decode_reads,
+    prefill_ring_reads,
+    scatter_keeps,
+    window_start,
+)
 
 SELECTED_RATIO = 4
 """Ratio whose rows an indexer selects: they take the wrappers' second path."""
@@ -62,9 +71,36 @@ class Queries:
     table: torch.Tensor | None = None
 
 
+class LayerLaunches(Protocol):
+    """What runs the attention of a layer: the real kernels, or the specification's rules."""
+
+    @property
+    def verify_order(self) -> Order:
+        """Whether a verify step writes its draft's rows before or after it reads."""
+
+    def beside(
+        self, ring: Ring, queries: Queries, *, ratio: int
+    ) -> tuple[torch.Tensor, list[list[int]]]:
+        """Attend over the ring, the compressed rows and the chunk itself; then scatter the chunk.
+
+        Args:
+            ring: of the layer, with compressed rows behind ``ring.pages``; written in place.
+            queries: what is attended.
+            ratio: tokens of a compressed row, 0 for a layer without.
+
+        Returns:
+            Output ``[tokens, heads, dim]``, and the rows of the buffer that each query was given.
+        """
+
+    def after_store(
+        self, ring: Ring, queries: Queries, *, ratio: int
+    ) -> tuple[torch.Tensor, list[list[int]]]:
+        """Scatter the queries' keys, then attend over ring and compressed rows. As `beside`."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerKernels:
-    """The launches of a layer."""
+    """The launches of a layer: `LayerLaunches` on the real kernels."""
 
     ring: RingKernels
     prefill_attention: Callable[..., torch.Tensor]
@@ -88,19 +124,15 @@ class LayerKernels:
             fill_tail=streams.fill_compress_tail,
         )
 
+    @property
+    def verify_order(self) -> Order:
+        """The release's."""
+        return self.ring.verify_order
+
     def beside(
         self, ring: Ring, queries: Queries, *, ratio: int
     ) -> tuple[torch.Tensor, list[list[int]]]:
-        """Attend over the ring, the compressed rows and the chunk itself; then scatter the chunk.
-
-        Args:
-            ring: of the layer, with compressed rows behind ``ring.pages``; written in place.
-            queries: what is attended.
-            ratio: tokens of a compressed row, 0 for a layer without.
-
-        Returns:
-            Output ``[tokens, heads, dim]``, and the rows of the buffer that each query was given.
-        """
+        """The prefill path."""
         as_int64 = _int64(ring)
         tables: dict[str, Any] = {"c128_page_indices": None, "c4_sparse_page_indices": None}
         if ratio:
@@ -127,7 +159,7 @@ class LayerKernels:
     def after_store(
         self, ring: Ring, queries: Queries, *, ratio: int
     ) -> tuple[torch.Tensor, list[list[int]]]:
-        """Scatter the queries' keys, then attend over ring and compressed rows. As `beside`."""
+        """The decode path."""
         positions = torch.tensor(queries.positions, dtype=torch.int32, device=ring.rows.device)
         seen = torch.clamp(positions + 1, max=ring.window)
         none = torch.zeros_like(positions)
@@ -191,3 +223,63 @@ def _no_sink(q: torch.Tensor) -> torch.Tensor:
 def _segments(flat: torch.Tensor, edges: torch.Tensor) -> list[list[int]]:
     rows: list[int] = flat.tolist()
     return [rows[start:end] for start, end in pairwise(edges.tolist())]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerRules:
+    """`LayerLaunches` by the specification: a hundred times as quick as the interpreter.
+
+    Outputs are rounded to the nearest, where the interpreter cuts bits off, so states are others
+    than there. Which of them are a cold run's does not depend on that.
+    """
+
+    verify_order: Order
+
+    def beside(
+        self, ring: Ring, queries: Queries, *, ratio: int
+    ) -> tuple[torch.Tensor, list[list[int]]]:
+        """The prefill path."""
+        given, keys = [], []
+        for at, position in enumerate(queries.positions):
+            start = queries.chunk_starts[at]
+            reads = range(*prefill_ring_reads(Position(position), Position(start), ring.window))
+            given.append(self._rows(ring, queries, at, reads))
+            first = queries.first_rows[at] - start
+            own = range(max(window_start(Position(position), ring.window), start), position + 1)
+            keys.append([ring.rows[given[at]], queries.keys[first + own.start : first + own.stop]])
+        out = [_attended(q, torch.cat(parts)) for q, parts in zip(queries.q, keys, strict=True)]
+        self._scatter(ring, queries)
+        return torch.stack(out), given
+
+    def after_store(
+        self, ring: Ring, queries: Queries, *, ratio: int
+    ) -> tuple[torch.Tensor, list[list[int]]]:
+        """The decode path."""
+        self._scatter(ring, queries)
+        given = [
+            self._rows(ring, queries, at, range(*decode_reads(Position(position), ring.window)))
+            for at, position in enumerate(queries.positions)
+        ]
+        out = [_attended(q, ring.rows[rows]) for q, rows in zip(queries.q, given, strict=True)]
+        return torch.stack(out), given
+
+    def _rows(self, ring: Ring, queries: Queries, at: int, reads: range) -> list[int]:
+        slot = Slot(queries.slots[at])
+        rows: list[int] = [ring_row(slot, Position(each), ring.stride) for each in reads]
+        seen = [] if queries.table is None else queries.table[at].tolist()
+        return [*rows, *(ring.pages + row for row in seen if row >= 0)]
+
+    def _scatter(self, ring: Ring, queries: Queries) -> None:
+        for slot, position, final, key in zip(
+            queries.slots, queries.positions, queries.final_positions, queries.keys, strict=True
+        ):
+            if scatter_keeps(Position(position), Position(final), ring.window):
+                ring.rows[ring_row(Slot(slot), Position(position), ring.stride)] = key
+
+
+def _attended(q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """``[heads, dim]`` of queries ``[heads, dim]`` over ``[keys, dim]``, softmax to the base 2."""
+    exact = keys.double()
+    scores = q.double() @ exact.T
+    weights = torch.exp2(scores - scores.amax(dim=1, keepdim=True))
+    return ((weights @ exact) / weights.sum(dim=1, keepdim=True)).to(q.dtype)

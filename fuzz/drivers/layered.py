@@ -4,7 +4,7 @@ Each layer has a unified buffer as the release lays it out: the ring first, by t
 numbers, compressed rows behind it, at the place of the group's last token in its page. The engine's
 own pool has a single small layer: slots, pages and tree are its, the layers' buffers are ours.
 
-Beside the numbers each layer has a ring with payloads (`payload`), moved by launches of their own:
+Beside the numbers each layer has a ring with payloads (`forward`), moved by launches of their own:
 who wrote what was read. All layers must agree, and attention must be given those rows. What is
 reported is the first layer's.
 """
@@ -17,12 +17,10 @@ from typing import Any
 
 import torch
 
-from kvproof.fuzz.drivers.forward import KernelForward
 from kvproof.fuzz.drivers.payload import ELEMENTS
-from kvproof.fuzz.drivers.wire import Layering
 from kvproof.kernels.exact_model import ExactModel, relative_error
 from kvproof.kernels.launch import Ring
-from kvproof.kernels.layer import LayerKernels, Queries
+from kvproof.kernels.layer import LayerLaunches, Queries
 from kvproof.model.facts import (
     Admitted,
     Advanced,
@@ -35,7 +33,7 @@ from kvproof.model.facts import (
     Skipped,
     Wrote,
 )
-from kvproof.model.player import Lane, Player
+from kvproof.model.player import Forward, Lane, Player
 from kvproof.model.scenario import (
     Decode,
     Operation,
@@ -75,29 +73,41 @@ class LayeredForward:
     """`kvproof.model.player.Forward` through a stack of layers."""
 
     def __init__(
-        self, *, engine: Any, kernels: LayerKernels, model: ExactModel, layering: Layering
+        self,
+        *,
+        engine: Any,
+        launches: LayerLaunches,
+        follow: Callable[[Ring], Forward],
+        model: ExactModel,
+        ratios: Sequence[int],
     ) -> None:
+        """Make empty layers.
+
+        Args:
+            engine: whose slots and pages they are for.
+            launches: what runs their attention.
+            follow: what names and follows the rows of one layer, in a ring of payloads.
+            model: their weights.
+            ratios: see `model.layers.Stack`.
+        """
         self.engine = engine
-        self.kernels = kernels
+        self.launches = launches
         self.model = model
-        self.layering = layering
+        self.ratios = tuple(ratios)
         self.traces: dict[int, Trace] = {}
-        pool = engine.kv_pool
         device = model.embedding.device
-        sizes = Ring.of_pool(pool)
+        sizes = Ring.of_pool(engine.kv_pool)
         geometry = engine.geometry
         # Locations go from one page on; the page before them is the padded rows'.
         tokens = geometry.pool_tokens + geometry.page_size
         self.rings: list[Ring] = []
-        self.provenance: list[KernelForward] = []
-        for ratio in layering.ratios:
+        self.provenance: list[Forward] = []
+        for ratio in self.ratios:
             rows = sizes.pages + (tokens // ratio + 1 if ratio else 0)
             zeros = torch.zeros(rows, model.dim, dtype=torch.bfloat16, device=device)
             self.rings.append(replace(sizes, rows=zeros))
             tags = torch.zeros(sizes.pages, ELEMENTS, dtype=torch.bfloat16, device=device)
-            self.provenance.append(
-                KernelForward(kernels=kernels.ring, ring=replace(sizes, rows=tags))
-            )
+            self.provenance.append(follow(replace(sizes, rows=tags)))
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """Read the old window, then scatter the chunk."""
@@ -109,7 +119,7 @@ class LayeredForward:
 
     def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """Scatter and read the draft in the release's order."""
-        beside = self.kernels.ring.verify_order == "read, then write"
+        beside = self.launches.verify_order == "read, then write"
         return self._launch(lanes, "verify", beside=beside)
 
     def _launch(self, lanes: Sequence[Lane], mode: Mode, *, beside: bool) -> list[Read | Wrote]:
@@ -137,7 +147,7 @@ class LayeredForward:
         self, layer: int, ring: Ring, lanes: Sequence[Lane], states: torch.Tensor, *, beside: bool
     ) -> tuple[torch.Tensor, list[list[int]]]:
         """States above a layer, and the rows of the buffer that each query was given."""
-        weights, ratio = self.model.layers[layer - 1], self.layering.ratios[layer - 1]
+        weights, ratio = self.model.layers[layer - 1], self.ratios[layer - 1]
         tokens = [(lane, position) for lane in lanes for position in range(lane.start, lane.end)]
         firsts: list[int] = []
         for lane in lanes:
@@ -154,7 +164,7 @@ class LayeredForward:
             final_positions=[lane.end - 1 if beside else position for lane, position in tokens],
             table=table,
         )
-        attend = self.kernels.beside if beside else self.kernels.after_store
+        attend = self.launches.beside if beside else self.launches.after_store
         attended, given = attend(ring, queries, ratio=ratio)
         return weights.update(states, attended), given
 
@@ -232,7 +242,7 @@ class LayeredPlayer:
     """Plays a scenario through the layers, and each of its requests alone on an empty cache."""
 
     make: Callable[[], tuple[Any, LayeredForward]]
-    layering: Layering
+    ratios: tuple[int, ...]
     _cold: dict[tuple[int, ...], Trace] = field(default_factory=dict)
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
@@ -274,11 +284,11 @@ class LayeredPlayer:
             return
         trace = forward.traces.pop(lease.occupancy)
         cold = self._cold_run(lease, player.texts, scenario)
-        layers = range(1, len(self.layering.ratios) + 1)
+        layers = range(1, len(self.ratios) + 1)
         start, end = lease.matched, lease.computed
         yield Compared(
             request=name,
-            ratios=self.layering.ratios,
+            ratios=self.ratios,
             start=start,
             states=tuple(
                 tuple(relative_error(trace.above(at, start, end), cold.above(at, start, end)))
@@ -302,7 +312,7 @@ class LayeredPlayer:
             lease, texts, scenario, [Prefill(request="alone", tokens=size)] * chunks
         )
         errors = [0.0]
-        for layer in range(1, len(self.layering.ratios) + 1):
+        for layer in range(1, len(self.ratios) + 1):
             states = chunked.above(layer, 0, lease.computed)
             errors += relative_error(states, cold.above(layer, 0, lease.computed))
             seen = chunked.rows[layer]

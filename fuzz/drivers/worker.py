@@ -203,28 +203,43 @@ def _forward_builder(construction: str) -> Build:
 
 
 def _layered_builder(family: Family, options: Options, adapter: Any, layering: Layering) -> Build:
-    """What makes the player that runs a stack of layers on the real kernels."""
+    """What makes the player that runs a stack of layers, on the real kernels or by the rules."""
+    from kvproof.fuzz.drivers.forward import KernelForward
     from kvproof.fuzz.drivers.layered import LayeredForward, LayeredPlayer
     from kvproof.kernels.exact_model import ExactModel
-    from kvproof.kernels.layer import LayerKernels
+    from kvproof.kernels.launch import Ring
+    from kvproof.kernels.layer import LayerKernels, LayerLaunches, LayerRules
 
     kernels = LayerKernels.of_family(family)
+    rules = LayerRules(verify_order=family.verify_order)
     model = ExactModel.seeded(
         layering.seed, layers=len(layering.ratios), heads=layering.heads, dim=layering.dim,
         device=backends.device(options.kernels),
     )  # fmt: skip
     label = backends.label(options.kernels)
 
+    def by_kernels(ring: Ring) -> Forward:
+        return KernelForward(kernels=kernels.ring, ring=ring)
+
+    def by_rules(ring: Ring) -> Forward:
+        return RuleForward(window=ring.window, stride=ring.stride, verify_order=family.verify_order)
+
     def build(order: Play) -> LayeredPlayer:
+        launches: LayerLaunches = rules if order.backend == "rules" else kernels
+        follow = by_rules if order.backend == "rules" else by_kernels
+
         def make() -> tuple[Any, LayeredForward]:
             engine = adapter(
-                geometry=order.scenario.geometry, construction=options.construction, backend=label
+                geometry=order.scenario.geometry,
+                construction=options.construction,
+                backend="rules" if order.backend == "rules" else label,
             )
             return engine, LayeredForward(
-                engine=engine, kernels=kernels, model=model, layering=layering
-            )
+                engine=engine, launches=launches, follow=follow, model=model,
+                ratios=layering.ratios,
+            )  # fmt: skip
 
-        return LayeredPlayer(make=make, layering=layering)
+        return LayeredPlayer(make=make, ratios=layering.ratios)
 
     return build
 
