@@ -426,6 +426,18 @@ class Breached(_Fact, frozen=True, kw_only=True):
     message: str
 
 
+class Stored(_Fact, frozen=True, kw_only=True):
+    """Locations of the full pool to which a launch stores a request's tokens, from ``start`` on.
+
+    A snapshot does not tell a page that was evicted, lent and published again within its step from
+    one that stayed: this does.
+    """
+
+    request: str
+    start: Count
+    locs: tuple[int, ...]
+
+
 class Compared(_Fact, frozen=True, kw_only=True):
     """What an occupancy computed through real layers, beside its prompt's run on an empty cache.
 
@@ -474,7 +486,7 @@ class Ended(_Fact, frozen=True, kw_only=True):
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Answered | Allocated | Freed
     | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Released | Pools
-    | Breached | Compared | EngineError | Ended
+    | Breached | Stored | Compared | EngineError | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

@@ -27,6 +27,7 @@ from kvproof.model.facts import (
     Skipped,
     Started,
     Step,
+    Stored,
     Wrote,
 )
 from kvproof.model.scenario import Prompt, Submit, same_prefix
@@ -150,6 +151,7 @@ class _Run:
     heirs: list[str] = field(default_factory=list)
     ring_reads: dict[int, list[tuple[int, _Key]]] = field(default_factory=dict)
     chunk: tuple[int, int] | None = None
+    stored: tuple[int, Sequence[int]] = (0, ())
 
     def departure(self) -> Departure | None:
         """What is known of how it departs from a cold run; None if it does not."""
@@ -212,6 +214,7 @@ class Layers:
     _pages: dict[Page, _Made] = field(default_factory=dict)
     _pools: Pools | None = None
     _in_tree: set[Page] = field(default_factory=set)
+    _lent_again: set[Page] = field(default_factory=set)
 
     def feed(self, fact: Fact) -> None:
         """Take in the next fact."""
@@ -237,6 +240,9 @@ class Layers:
                     run.chunk = (run.computed, fact.computed_len)
             case Pools():
                 self._snapshot(fact)
+            case Stored():
+                if fact.request in self._runs:
+                    self._runs[fact.request].stored = (fact.start, fact.locs)
             case Compared():
                 self._settle()
                 self._hold_against(fact)
@@ -313,6 +319,19 @@ class Layers:
             self._note(run)
             self._judge(run, end - 1)
             run.computed, run.chunk, run.ring_reads = end, None, {}
+            self._store(run)
+
+    def _store(self, run: _Run) -> None:
+        """The pages of a launch are its run's, whatever they held at the last snapshot."""
+        start, locs = run.stored
+        pages = {
+            page_of(FullLoc(loc), self.page_size): position // self.page_size * self.page_size
+            for position, loc in enumerate(locs, start)
+        }
+        for page, first in pages.items():
+            self._make(run, page, first)
+        self._lent_again |= pages.keys()
+        run.stored = (0, ())
 
     def _note(self, run: _Run) -> None:
         if run.first is None or run.is_noted:
@@ -445,7 +464,7 @@ class Layers:
         for holding in pools.holdings:
             if holding.request in self._runs:
                 self._record(self._runs[holding.request], holding.locs)
-        for page in sorted(in_tree - self._in_tree):
+        for page in sorted(in_tree - (self._in_tree - self._lent_again)):
             self.published += 1
             made = self._pages.get(page)
             if made is not None and made.taint & INEXACT:
@@ -458,6 +477,7 @@ class Layers:
                     made.maker.departure(),
                 )
         self._in_tree, self._pools = in_tree, pools
+        self._lent_again.clear()
         for run in self._runs.values():
             self._note_heir(run)
 
@@ -482,21 +502,24 @@ class Layers:
         size = self.page_size
         for start in range(run.matched, len(locs), size):
             page = page_of(FullLoc(locs[start]), size)
-            if page in self._in_tree:
-                continue
-            end = min(start + size, run.computed)
-            self._pages[page] = _Made(
-                run,
+            if page not in self._in_tree:
+                self._make(run, page, start)
+
+    def _make(self, run: _Run, page: Page, start: int) -> None:
+        """A page whose positions from ``start`` on a run computed itself."""
+        end = min(start + self.page_size, run.computed)
+        self._pages[page] = _Made(
+            run,
+            [
                 [
-                    [
-                        self._made_row(run, layer, at, ratio)
-                        for at in range(start, end - ratio + 1, ratio)
-                    ]
-                    if ratio
-                    else []
-                    for layer, ratio in self.stack.numbered()
-                ],
-            )
+                    self._made_row(run, layer, at, ratio)
+                    for at in range(start, end - ratio + 1, ratio)
+                ]
+                if ratio
+                else []
+                for layer, ratio in self.stack.numbered()
+            ],
+        )
 
     def _hold_against(self, fact: Compared) -> None:
         """Both must say the same of every state and row: whether it is a cold run's."""

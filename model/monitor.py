@@ -45,6 +45,7 @@ from kvproof.model.facts import (
     Skipped,
     Started,
     Step,
+    Stored,
     Translated,
     Wrote,
 )
@@ -212,7 +213,7 @@ class Monitor:
                 )
             case EngineError():
                 self.engine_error = fact
-            case Compared():
+            case Stored() | Compared():
                 pass  # for the layers
             case Ended():
                 self.ended = True

@@ -31,6 +31,7 @@ from kvproof.model.facts import (
     Read,
     Released,
     Skipped,
+    Stored,
     Wrote,
 )
 from kvproof.model.player import Forward, Lane, Player
@@ -95,6 +96,7 @@ class LayeredForward:
         self.model = model
         self.ratios = tuple(ratios)
         self.traces: dict[int, Trace] = {}
+        self.stored: dict[str, Stored] = {}
         device = model.embedding.device
         sizes = Ring.of_pool(engine.kv_pool)
         geometry = engine.geometry
@@ -124,6 +126,9 @@ class LayeredForward:
 
     def _launch(self, lanes: Sequence[Lane], mode: Mode, *, beside: bool) -> list[Read | Wrote]:
         facts: list[Read | Wrote] = []
+        self.stored = {
+            lane.request: self._stored(lane) for lane in lanes if lane.request is not None
+        }
         states = self.model.embed([token for lane in lanes for token in lane.tokens])
         self._keep(0, lanes, states)
         for layer, (ring, provenance) in enumerate(
@@ -189,6 +194,10 @@ class LayeredForward:
             dtype=torch.int32,
             device=ring.rows.device,
         )
+
+    def _stored(self, request: str, lane: Lane) -> Stored:
+        locs = self.engine.requests.req_to_token[lane.slot, lane.start : lane.end]
+        return Stored(request=request, start=lane.start, locs=tuple(locs.tolist()))
 
     def _row_places(self, lane: Lane, ratio: int) -> list[int]:
         """Compressed rows of a lane up to its end: the place of each group's last token."""
@@ -264,6 +273,7 @@ class LayeredPlayer:
                     )
                 case Advanced():
                     leases[fact.request].computed = fact.computed_len
+                    yield forward.stored[fact.request]
                 case Released():
                     yield from self._compared(fact.request, leases, forward, player, scenario)
                 case Ended():
