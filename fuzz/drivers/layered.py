@@ -127,7 +127,9 @@ class LayeredForward:
     def _launch(self, lanes: Sequence[Lane], mode: Mode, *, beside: bool) -> list[Read | Wrote]:
         facts: list[Read | Wrote] = []
         self.stored = {
-            lane.request: self._stored(lane.request, lane) for lane in lanes if lane.request is not None
+            lane.request: self._stored(lane.request, lane)
+            for lane in lanes
+            if lane.request is not None
         }
         states = self.model.embed([token for lane in lanes for token in lane.tokens])
         self._keep(0, lanes, states)
