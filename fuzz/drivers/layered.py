@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import torch
 
 from kvproof.fuzz.drivers.payload import ELEMENTS
@@ -37,6 +38,7 @@ from kvproof.model.facts import (
 from kvproof.model.player import Forward, Lane, Player
 from kvproof.model.scenario import (
     Decode,
+    Geometry,
     Operation,
     Piece,
     Prefill,
@@ -252,13 +254,13 @@ class _Lease:
 class LayeredPlayer:
     """Plays a scenario through the layers, and each of its requests alone on an empty cache."""
 
-    make: Callable[[], tuple[Any, LayeredForward]]
+    make: Callable[[Geometry], tuple[Any, LayeredForward]]
     ratios: tuple[int, ...]
     _cold: dict[tuple[int, ...], Trace] = field(default_factory=dict)
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario, and before each release how its request departs."""
-        engine, forward = self.make()
+        engine, forward = self.make(scenario.geometry)
         player = Player(engine=engine, forward=forward)
         leases: dict[str, _Lease] = {}
         occupancies = 0
@@ -347,13 +349,14 @@ class LayeredPlayer:
         scenario: Scenario,
         prefills: Sequence[Operation],
     ) -> Trace:
-        engine, forward = self.make()
+        geometry = _roomy(scenario.geometry)
+        engine, forward = self.make(geometry)
         # One that was retracted comes back with its answer as part of its prompt.
         *pieces, last = lease.prompt
         prompt = (*pieces, Piece(last.text, max(last.until, lease.prompt_len)))
         player = Player(engine=engine, forward=forward, texts=dict(texts))
         alone = Scenario(
-            geometry=scenario.geometry,
+            geometry=geometry,
             operations=(
                 Submit(request="alone", prompt=prompt),
                 *prefills,
@@ -364,3 +367,9 @@ class LayeredPlayer:
             if isinstance(fact, Skipped):
                 raise RuntimeError(f"a request alone on an empty cache is refused: {fact.reason}")
         return forward.traces[1]
+
+
+def _roomy(geometry: Geometry) -> Geometry:
+    """Room for a whole prompt at once, where a hit needed room for its tail alone."""
+    tokens = geometry.pool_tokens + max(geometry.pool_tokens, 4 * geometry.page_size)
+    return msgspec.structs.replace(geometry, pool_tokens=tokens, swa_tokens=tokens)
