@@ -24,6 +24,7 @@ from kvproof.cli import (
     files,
     fuzz,
     kernels,
+    layers,
     prove,
     record,
     replay,
@@ -109,4 +110,5 @@ app.command()(record.record)
 app.command()(triage.minimise)
 app.command()(triage.bisect)
 app.command()(prove.prove)
+app.command()(layers.layers)
 app.command()(runs.runs)

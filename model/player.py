@@ -71,7 +71,8 @@ class Lane:
     """One request's share of a forward: queries at ``[start, end)`` of ``slot``.
 
     ``request`` is None and ``slot`` is 0 for a padded row; ``occupancy`` counts the log's
-    admissions from 1 (0 for padding).
+    admissions from 1 (0 for padding). ``tokens`` are those at the positions; a draft that will be
+    rejected is none of its text.
     """
 
     request: str | None
@@ -79,6 +80,7 @@ class Lane:
     occupancy: int
     start: int
     end: int
+    tokens: Sequence[int] = ()
 
 
 class Engine(Protocol):
@@ -261,6 +263,7 @@ class Player:
         lane = Lane(
             request=name, slot=chunk.slot, occupancy=request.occupancy,
             start=chunk.start, end=chunk.end,
+            tokens=token_ids(self.texts, request.prompt, chunk.start, chunk.end),
         )  # fmt: skip
         yield from self._windows("prefill", [lane])
         if self.forward is not None:
@@ -283,22 +286,33 @@ class Player:
                     start=lane.start, first=first, locs=tuple(locs),
                 )  # fmt: skip
 
-    def _lanes(self, draft_tokens: int) -> list[Lane]:
+    def _accepted(self, operation: Decode | Verify, request: str) -> int:
+        if isinstance(operation, Verify):
+            return operation.accepted_of(request, self.draft_tokens)
+        return 1
+
+    def _lanes(self, operation: Decode | Verify) -> list[Lane]:
+        draft_tokens = self.draft_tokens if isinstance(operation, Verify) else 1
         if not any(request.state == "running" for request in self.requests.values()):
             raise RefusedError("no request is running")
         return [
             Lane(request=name, slot=slot, occupancy=self.requests[name].occupancy,
-                 start=position, end=position + draft_tokens)
+                 start=position, end=position + draft_tokens,
+                 tokens=self._drafted(name, position, self._accepted(operation, name),
+                                      draft_tokens))
             for name, slot, position in self.engine.decode(draft_tokens)
         ]  # fmt: skip
+
+    def _drafted(self, name: str, start: int, accepted: int, drafted: int) -> list[int]:
+        """Tokens of a step: what is accepted continues the request's text, the rest is of none."""
+        right = token_ids(self.texts, self.requests[name].prompt, start, start + accepted)
+        return [*right, *range(start + accepted, start + drafted)]
 
     def _advance(self, lanes: Sequence[Lane], operation: Decode | Verify) -> Iterator[Fact]:
         tokens: dict[str, Sequence[int]] = {}
         for lane in lanes:
             assert lane.request is not None
-            request, accepted = self.requests[lane.request], 1
-            if isinstance(operation, Verify):
-                accepted = operation.accepted_of(lane.request, self.draft_tokens)
+            request, accepted = self.requests[lane.request], self._accepted(operation, lane.request)
             request.computed = lane.start + accepted
             tokens[lane.request] = token_ids(
                 self.texts, request.prompt, lane.start + 1, lane.start + 1 + accepted
@@ -308,7 +322,7 @@ class Player:
             yield Advanced(request=name, computed_len=self.requests[name].computed)
 
     def _decode(self, operation: Decode) -> Iterator[Fact]:
-        lanes = self._lanes(1)
+        lanes = self._lanes(operation)
         yield from self._windows("decode", lanes)
         if self.forward is not None:
             yield from self.forward.decode([*lanes, *self._padding(operation.pad, 1)])
@@ -317,7 +331,7 @@ class Player:
     def _verify(self, operation: Verify) -> Iterator[Fact]:
         if self.draft_tokens < 2:
             raise RefusedError("the geometry has no draft tokens")
-        lanes = self._lanes(self.draft_tokens)
+        lanes = self._lanes(operation)
         yield from self._windows("verify", lanes)
         if self.forward is not None:
             padding = self._padding(operation.pad, self.draft_tokens)
@@ -325,7 +339,8 @@ class Player:
         yield from self._advance(lanes, operation)
 
     def _padding(self, rows: int, tokens: int) -> list[Lane]:
-        return [Lane(request=None, slot=0, occupancy=0, start=0, end=tokens)] * rows
+        lane = Lane(request=None, slot=0, occupancy=0, start=0, end=tokens, tokens=(0,) * tokens)
+        return [lane] * rows
 
     def _abort(self, operation: Abort) -> Iterator[Fact]:
         request = self._alive(operation.request, "waiting", "prefilling", "running")
