@@ -13,6 +13,7 @@ from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.kernels.backends import KernelBackend, missing
+from kvproof.kernels.batch import Batched, Play, play_batch
 from kvproof.kernels.capture import TARGETS, Captured, KernelProcess, Order
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.compare import Compared, compare
@@ -20,9 +21,11 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.kernels.inventory import inventory
 from kvproof.kernels.width import ORDINARY, REFERENCE
+from kvproof.model.text import encode_text
 from kvproof.proofs.kernels.mutants import MUTANTS
 from kvproof.proofs.kernels.report import KernelReport, examine
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover
+from kvproof.triage.batch import scenario_of, shown_by_model
 
 commands = typer.Typer(
     name="kernels",
@@ -216,6 +219,116 @@ def compare_(
         raise typer.Exit(ExitCode.VIOLATION)
     if not compared:
         raise typer.Exit(ExitCode.SETUP)
+
+
+@commands.command("batch")
+def batch_(
+    *,
+    engine: EngineOption = None,
+    backend: Annotated[
+        KernelBackend,
+        typer.Option(help="Where the kernels run: Triton's interpreter, or a GPU."),
+    ] = "interpreter",
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Scenarios in a launch. Default: 1048576, interpreter: 4."
+        ),
+    ] = None,
+    window: Annotated[int, typer.Option(min=1, metavar="W", help="Positions a query sees.")] = 4,
+    page: Annotated[int, typer.Option(min=1, metavar="P", help="Page size of matches.")] = 2,
+    draft: Annotated[
+        int, typer.Option(min=1, metavar="D", help="Tokens that a verify writes; 1: decode.")
+    ] = 1,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Tokens that the cap holds back. Default: W."),
+    ] = None,
+    short: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Rows that a slot's ring lacks: a control.")
+    ] = 0,
+    time: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Play for that long.")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(min=0, help="Everything is drawn from it.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write a stale decode's scenario there."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play many independent scenarios in one launch: the real kernels at their own speed.
+
+    Scatter and index kernels are the release's; every row that a query reads is checked. What the
+    scheduler would decide is drawn, with the cap as --tail says. Exits with 1 if a property breaks
+    that should hold, or holds that should break.
+    """
+    reason = missing(backend)
+    if reason is not None:
+        raise EngineError(
+            f"no kernels can run on {backend}: {reason}", fix="leave --backend out, or use a GPU"
+        )
+    if draft > window:
+        raise EngineError(
+            f"a draft of {draft} tokens is longer than the window of {window} (theorem R7)",
+            fix="a smaller --draft",
+        )
+    default = 4 if backend == "interpreter" else 2**20
+    order = Play(
+        backend=backend, slots=slots or default, window=window, page_size=page, draft_tokens=draft,
+        reprefill_tail=window if tail is None else tail, short=short, seconds=time, seed=seed,
+    )  # fmt: skip
+    found: list[Batched] = []
+    with progress("playing", lines=False) as tell:
+        for each in _engines(engine):
+            found.append(
+                play_batch(
+                    each, order,
+                    tell=lambda one: tell(f"{one.release}: {one.decodes:,} decodes checked"),
+                )
+            )  # fmt: skip
+    good = all(one.as_expected for one in found)
+    parts: list[RenderableType] = []
+    for one in found:
+        parts.append(_batched(one))
+        stale = next((it.example for it in one.judged if it.name == "FRESH-DECODE"), None)
+        if stale is not None:
+            scenario = scenario_of(one, stale)
+            same = shown_by_model(one, scenario, "FRESH-DECODE")
+            said = "breaks it too" if same else "does not show it: an older request wrote the row"
+            parts.append(Text(f"a stale decode alone, which on the model {said}:"))
+            parts.append(Text(encode_text(scenario).decode()))
+            if out is not None:
+                out.write_bytes(encode_text(scenario))
+    rates = {one.release: one.decodes_per_second for one in found}
+    data = {"ok": good, "decodes_per_second": rates, "results": found}
+    show(Group(*parts), data, as_json=as_json)
+    if not good:
+        raise typer.Exit(ExitCode.VIOLATION)
+
+
+def _batched(one: Batched) -> RenderableType:
+    rate = one.decodes_per_second
+    title = Text(
+        f"{one.release} on {one.backend}: {one.order.slots:,} slots of {one.stride} rows, "
+        f"{one.decodes:,} decodes and {one.prefills:,} prefill queries checked in "
+        f"{one.seconds:.1f} s" + (f", {rate:,.0f} decodes/s after the first round" if rate else ""),
+        style="bold",
+    )
+    table = plain_table("property", "rows checked", "wrong", "of these past the match", "verdict")
+    for it in one.judged:
+        said = "violated" if it.broken else "holds" if it.checked else "nothing was checked"
+        news = "" if it.as_expected else ", not as expected"
+        table.add_row(
+            it.name, f"{it.checked:,}", f"{it.broken:,}", f"{it.past_match:,}",
+            Text(f"{said}{news} ({it.why})", style="green" if it.as_expected else "red"),
+        )  # fmt: skip
+    seen = Text(
+        f"witnesses: {one.hits:,} hits, {one.wrapped:,} wrapped windows, {one.rejected:,} rejected "
+        "draft tokens" + "".join(f"; {name} was not reached" for name in one.missing),
+        style="red" if one.missing else "",
+    )
+    return Group(title, table, seen)
 
 
 _STYLES = {"holds": "green", "violated": "red", "failed": "red", "skipped": "yellow"}

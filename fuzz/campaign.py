@@ -26,14 +26,14 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.confirm import play_twice
-from kvproof.fuzz.constructions import EARLY_RELEASE
+from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import scenario_size, simplify
 from kvproof.fuzz.strategies import scenarios
-from kvproof.fuzz.targets import REGISTRY, Target
+from kvproof.fuzz.targets import Target
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
@@ -199,15 +199,7 @@ class Survey:
     @property
     def required(self) -> tuple[Witness, ...]:
         """Witnesses that every run on the target must reach."""
-        if self.target is None:
-            return required_of(REGISTRY)
-        return required_of(
-            self.target.construction,
-            has_ring=self.target.has_ring,
-            has_swa=bool(self.target.sizes.swa_shares),
-            reuses=self.target.reuses,
-            releases_early=self.target.construction == EARLY_RELEASE,
-        )
+        return required_of(REGISTRY) if self.target is None else self.target.witnesses
 
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kvproof.fuzz.constructions import (
     BY_FAMILY,
     CONSTRUCTIONS,
+    EARLY_RELEASE,
     PYTHON_CORE,
     REGISTRY,
     has_ring,
@@ -20,6 +21,7 @@ from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.model.verdict import Family
+from kvproof.model.witness import Witness, required_of
 
 RING = "dsv4-ring"
 
@@ -39,6 +41,10 @@ they inserted: the match can be shorter (theorem P5). The request is left with p
 owns and nobody locks, and 0.5.20 to 0.5.22 may end in an assertion. Their backend takes no such
 pages: it asserts 256 tokens, and the window of the model is 128.
 """
+
+
+DRAFTS = (1, 1, 3, 2, 4)
+"""Tokens that a verify writes; 1 for an engine without speculation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +76,18 @@ class Target:
         """Whether there is a tree that keeps prefixes."""
         construction = CONSTRUCTIONS.get(self.construction)
         return construction is None or construction.reuses
+
+    @property
+    def witnesses(self) -> tuple[Witness, ...]:
+        """What a run on the target must have reached to mean anything, besides the cap."""
+        return required_of(
+            self.construction,
+            has_ring=self.has_ring,
+            drafts=max(self.sizes.draft_tokens) > 1,
+            has_swa=bool(self.sizes.swa_shares),
+            reuses=self.reuses,
+            releases_early=self.construction == EARLY_RELEASE,
+        )
 
     def process(
         self,
@@ -112,7 +130,14 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
             sizes=_sizes(family.name, name),
         )
         for name in names
+        if not _needs(name)
     )
+
+
+def _needs(name: str) -> str:
+    """Why a machine without a GPU cannot play a construction; empty if it can."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction.needs if construction is not None else ""
 
 
 def _sizes(family: str, name: str) -> Sizes:
@@ -121,7 +146,7 @@ def _sizes(family: str, name: str) -> Sizes:
         return Sizes(swa_shares=(1, 2, 4))
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}
-    return Sizes(page_holds_window=family in PAGE_HOLDS_WINDOW and unified)
+    return Sizes(draft_tokens=DRAFTS, page_holds_window=family in PAGE_HOLDS_WINDOW and unified)
 
 
 def find_targets(
@@ -152,6 +177,11 @@ def find_targets(
             for t in targets
             if t.construction == construction or (not construction and t.family == family)
         ]
+        if not chosen and _needs(construction):
+            raise EngineError(
+                f"{engine_name}:{construction} cannot be played on a CPU: {_needs(construction)}",
+                fix=f"choose one of {', '.join(t.name for t in targets)}",
+            )
         if not chosen:
             raise EngineError(
                 f"{engine_name} has no construction {construction!r}",

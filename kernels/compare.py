@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +20,7 @@ import msgspec
 from kvproof.kernels.backends import KernelBackend, label, missing
 from kvproof.kernels.catalogue import Family, family_of
 from kvproof.kernels.differences import COMPARISONS, Bench, Comparison
-from kvproof.kernels.engines.environment import engine_command, engine_env
+from kvproof.kernels.engines.order_process import OrderProcess, tell_lines
 from kvproof.kernels.engines.store import Engine
 from kvproof.kernels.native import NATIVE_COMPARISONS, missing_compiler
 
@@ -148,7 +144,7 @@ def compare(
             time_limit=time_limit,
         )
         before = len(waiting)
-        with _Process(engine, order) as process:
+        with _process(engine, order) as process:
             for line in process.lines():
                 if isinstance(line, Began):
                     tell(f"{engine.name}: {line.name}")
@@ -186,46 +182,15 @@ def _none(
     )  # fmt: skip
 
 
-class _Process:
-    """The engine's process for one order."""
-
-    def __init__(self, engine: Engine, order: Order) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
-        self._running = subprocess.Popen(
-            engine_command(__name__, msgspec.json.encode(order).decode(), engine.name),
-            env=engine_env(engine, interpret=order.backend == "interpreter"),
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self._running.kill()
-        self._running.communicate()
-        self._errors.close()
-
-    def lines(self) -> Iterator[Began | Compared]:
-        """What the process says, until it ends or is silent for too long."""
-        assert self._running.stdout is not None
-        while True:
-            watchdog = threading.Timer(TIMEOUT_S, self._running.kill)
-            watchdog.start()
-            try:
-                line = self._running.stdout.readline()
-            finally:
-                watchdog.cancel()
-            if not line:
-                return
-            yield _lines.decode(line)
-
-    def last_words(self) -> str:
-        """How it ended."""
-        code = self._running.wait()
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return f"the engine's process ended with {code}, or after {TIMEOUT_S:g} s: {said}"
+def _process(engine: Engine, order: Order) -> OrderProcess[Began | Compared]:
+    return OrderProcess(
+        engine,
+        __name__,
+        order,
+        interpret=order.backend == "interpreter",
+        lines=_lines,
+        silence_s=TIMEOUT_S,
+    )
 
 
 # --- In the engine's process ------------------------------------------------------------------
@@ -281,12 +246,8 @@ def launch_seed(seed: int, name: str, launch: int) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Carry out one order; results go to standard output, what the engine prints does not."""
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as wire:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        order = msgspec.json.decode(arguments[0], type=Order)
-        for line in carry_out(order, arguments[1]):
-            wire.write(msgspec.json.encode(line) + b"\n")
-            wire.flush()
+    order = msgspec.json.decode(arguments[0], type=Order)
+    tell_lines(carry_out(order, arguments[1]))
 
 
 if __name__ == "__main__":

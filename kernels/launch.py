@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -20,6 +20,10 @@ from kvproof.spec.window import Order
 
 _COMPRESSED_WIDTH = 64
 """Columns of a decode's compressed page table; the backend pads it to this many."""
+
+
+Numbers: TypeAlias = Sequence[int] | torch.Tensor
+"""One number a token or query; a tensor that lies on the ring's device is not copied."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +81,9 @@ class RingKernels:
         ring: Ring,
         kv: torch.Tensor,
         *,
-        slots: Sequence[int],
-        positions: Sequence[int],
-        final_positions: Sequence[int],
+        slots: Numbers,
+        positions: Numbers,
+        final_positions: Numbers,
     ) -> None:
         """Write each token's row of ``kv`` to the ring.
 
@@ -104,8 +108,14 @@ class RingKernels:
         self, ring: Ring, *, slots: Sequence[int], positions: Sequence[int]
     ) -> list[list[int]]:
         """Ring rows that each decode query reads, in the kernel's order."""
+        return _segments(*self.decode_index(ring, slots=slots, positions=positions))
+
+    def decode_index(
+        self, ring: Ring, *, slots: Numbers, positions: Numbers
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same as the kernel gives it: rows of all queries, and where each query's start."""
         count = len(positions)
-        places = torch.tensor(positions, dtype=torch.int32, device=ring.rows.device)
+        places = _int64(positions, ring).to(torch.int32)
         none = torch.zeros_like(places)
         indices, starts, *_ = self.decode_streams(
             state_slot=_int64(slots, ring),
@@ -119,7 +129,7 @@ class RingKernels:
             ring_stride=ring.stride,
             swa_pages=ring.pages,
         )
-        return _segments(indices, starts)
+        return indices, starts
 
     def prefill_rows(
         self,
@@ -139,6 +149,26 @@ class RingKernels:
             chunk_starts: where the chunk of each query's request starts.
             first_rows: row, in the chunk's own KV, of the first token of each query's request.
         """
+        return _segments(
+            *self.prefill_index(
+                ring,
+                slots=slots,
+                positions=positions,
+                chunk_starts=chunk_starts,
+                first_rows=first_rows,
+            )
+        )
+
+    def prefill_index(
+        self,
+        ring: Ring,
+        *,
+        slots: Numbers,
+        positions: Numbers,
+        chunk_starts: Numbers,
+        first_rows: Numbers,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same as the kernel gives it: rows of all queries, and where each query's start."""
         indices, starts, *_ = self.prefill_indices(
             compress_ratio=0,
             state_slot=_int64(slots, ring),
@@ -151,11 +181,11 @@ class RingKernels:
             c128_page_indices=None,
             c4_sparse_page_indices=None,
         )
-        return _segments(indices, starts)
+        return indices, starts
 
 
-def _int64(values: Sequence[int], ring: Ring) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=ring.rows.device)
+def _int64(values: Numbers, ring: Ring) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=torch.int64, device=ring.rows.device)
 
 
 def _segments(indices: torch.Tensor, starts: torch.Tensor) -> list[list[int]]:

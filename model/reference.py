@@ -239,11 +239,11 @@ class ReferenceEngine:
         if (self.policy.early_release and left) or "window released early" in self.faults:
             state.lock = self.tree.release_window(state.lock)
 
-    def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
         """Keep the accepted tokens; give back the pages of rejected ones."""
         for name, sampled in tokens.items():
             state = self.requests[name]
-            state.computed += accepted
+            state.computed += len(sampled)
             state.allocated = state.computed
             state.tokens += sampled
             keep = page_ceil(state.computed, self.page_size) // self.page_size

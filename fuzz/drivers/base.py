@@ -16,16 +16,17 @@ from typing import Any, ClassVar
 import sglang
 import torch
 import triton
+from msgspec.structs import replace
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
 from sglang.srt.managers.schedule_policy import PrefillAdder
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
 from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS
+from kvproof.fuzz.drivers import speculation
 from kvproof.fuzz.drivers.pool import (
     call_with_known,
     free_pages,
@@ -74,7 +75,9 @@ class ReleaseEngine:
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
-    def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
+    def __init__(
+        self, *, geometry: Geometry, construction: str, backend: str, rows_short: int = 0
+    ) -> None:
         offered = BY_FAMILY[engine_family().name]
         if construction not in offered:
             raise ValueError(
@@ -89,6 +92,7 @@ class ReleaseEngine:
         self.model_config = _PAGED_MODEL if self.choice.paged else _RING_MODEL
         self.backend = backend
         self.server_args = self._publish_server_args()
+        self.algorithm = speculation.algorithm(geometry.draft_tokens)
         self.requests = ReqToTokenPool(
             size=geometry.slots,
             # A request never holds more than the whole pool and one step's draft.
@@ -96,7 +100,7 @@ class ReleaseEngine:
             device=DEVICE,
             enable_memory_saver=False,
         )
-        self.kv_pool = self._make_kv_pool()
+        self.kv_pool = self._make_kv_pool(rows_short)
         self.allocator = self._make_allocator()
         self.tree = self._make_tree()
         self.waiting: dict[str, Any] = {}
@@ -118,6 +122,7 @@ class ReleaseEngine:
             # instead of the Triton kernel.
             "attention_backend": "torch_native",
             **self.choice.arguments,
+            **speculation.server_arguments(self.geometry.draft_tokens),
         }
 
     def _publish_server_args(self) -> Any:
@@ -153,16 +158,20 @@ class ReleaseEngine:
             and bool(engine_family().part("gate")())
         )
 
-    def _make_kv_pool(self) -> Any:
+    def _make_kv_pool(self, rows_short: int) -> Any:
         if self.choice.paged:
             return paged_swa_pool(self.geometry, swa_tokens=self.swa_tokens, device=DEVICE)
-        return window_layer_pool(
-            self.geometry,
+        # A pool for a smaller window has shorter rings; the kernels are told the real one.
+        pool = window_layer_pool(
+            replace(self.geometry, window=self.geometry.window - rows_short),
             swa_tokens=self.swa_tokens,
             unified=self.unified,
             compressed_tokens=self.compressed_tokens,
             device=DEVICE,
         )
+        if rows_short:
+            pool.unified_swa_window = self.geometry.window
+        return pool
 
     def _make_allocator(self) -> Any:
         return call_with_known(
@@ -207,10 +216,10 @@ class ReleaseEngine:
                 "model_config": self.model_config,
                 "tp_worker": worker,
                 "page_size": self.geometry.page_size,
-                "spec_algorithm": SpeculativeAlgorithm.NONE,
+                "spec_algorithm": self.algorithm,
                 "enable_metrics": False,
                 "enable_kv_cache_events": False,
-                "enable_hierarchical_cache": False,
+                "enable_hierarchical_cache": "enable_hierarchical_cache" in self.choice.arguments,
                 # One rank: the groups exist, and nobody else is in them.
                 "attn_tp_cpu_group": None,
                 "tp_cpu_group": None,
@@ -282,6 +291,11 @@ class ReleaseEngine:
         """Whether a released SWA page ends a match."""
         return True
 
+    def _bigram_keys(self) -> bool:
+        """Whether the tree's keys are pairs of neighbouring tokens, as EAGLE's are."""
+        keyed = getattr(self.tree, "tree_core", self.tree)
+        return bool(getattr(keyed, "is_eagle", False))  # a chunk cache keeps no keys
+
     def _classes(self) -> dict[str, Any]:
         return {
             "tree": self.tree,
@@ -304,6 +318,7 @@ class ReleaseEngine:
             ring_stride=getattr(self.kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=self._reprefill_tail(),
             tombstones_gate=self._tombstones_gate(),
+            bigram_keys=self._bigram_keys(),
             verify_order=engine_family().verify_order,
             swa_tokens=0 if self.unified else self.swa_tokens,
             locks=self._locks(),
@@ -339,7 +354,9 @@ class ReleaseEngine:
             self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, self.model_config,
-            False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
+            # Up to 0.5.14 the path of EAGLE that allocates ahead is that of overlapped batches.
+            self.speculates and hasattr(ScheduleBatch, "is_spec_v2"),
+            self.algorithm, chunked_req=self.chunked,
         )  # fmt: skip
         self.batch.prepare_for_extend()
         self._count_forward(self.batch)
@@ -403,22 +420,37 @@ class ReleaseEngine:
             return
         req.output_ids.append(token)
         self._publish(req, chunked=False)
+        if self.speculates:
+            batch.spec_info = speculation.draft_input(len(batch.reqs))
         if self.running.is_empty():
             self.running = batch
         else:
             self.running.merge_batch(batch)
 
+    @property
+    def speculates(self) -> bool:
+        """Whether the engine drafts: then every step of running requests is a verify."""
+        return self.geometry.draft_tokens > 1
+
     def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
         """Allocate a step of all running requests: (request, slot, first position) each."""
-        if draft_tokens > 1:
-            raise RefusedError("the drivers do not run speculative decoding yet")
+        if draft_tokens != self.geometry.draft_tokens:
+            raise RefusedError(
+                f"an engine that drafts verifies {self.geometry.draft_tokens} tokens each step"
+            )
         # Scheduler.update_running_batch; where it would retract, the scenario decides instead.
         if not self.running.check_decode_mem():
             raise NoMemoryError("no memory for a decode step")
         self.running.prepare_for_decode()
         self._count_forward(self.running)
+        if self.speculates:
+            for req, length in zip(self.running.reqs, self.running.seq_lens.tolist(), strict=True):
+                assert self._allocated_len(req) >= length + draft_tokens, "a draft has no room"
+            self.running.out_cache_loc = speculation.verify_locations(self.running, draft_tokens)
+        # A verify's length is that before its tokens, a decode's counts its own.
+        own = 0 if self.speculates else 1
         return [
-            (req.rid, slot, length - 1)
+            (req.rid, slot, length - own)
             for req, slot, length in zip(
                 self.running.reqs,
                 self.running.req_pool_indices.tolist(),
@@ -427,11 +459,15 @@ class ReleaseEngine:
             )
         ]
 
-    def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
         """Append the sampled tokens."""
         # SchedulerBatchResultProcessor.process_batch_result_decode
-        for req in self.running.reqs:
-            req.output_ids.extend(tokens[req.rid][:accepted])
+        runs = [tokens[req.rid] for req in self.running.reqs]
+        if self.speculates:
+            speculation.commit(self.running, runs, self.geometry.draft_tokens)
+            return
+        for req, run in zip(self.running.reqs, runs, strict=True):
+            req.output_ids.extend(run)
 
     def finish(self, request: str) -> None:
         """End a running request and publish what it computed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,22 +14,25 @@ from kvproof.fuzz.drivers import sglang_0_5_20
 from kvproof.fuzz.drivers.rust_tree import RustTreeReader
 from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, look_at_components, walk
 from kvproof.model.facts import Locks
-from kvproof.model.player import Chunk
-from kvproof.model.scenario import Geometry
 
 
 class Engine(sglang_0_5_20.Engine):
     """Adapter of the 0.5.21 family."""
 
-    def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
-        super().__init__(geometry=geometry, construction=construction, backend=backend)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._reader = self._make_reader()
-        self._token_at: dict[int, int] = {}
+        # What was computed at each location: the token, and the one after it.
+        self._computed: dict[int, tuple[int, int]] = {}
 
     def _make_reader(self) -> RustTreeReader | None:
         """What finds the nodes of the Rust core; the Python core can be walked."""
         core = self._core
-        return None if core is None or isinstance(core, UnifiedTreeCore) else RustTreeReader(core)
+        return (
+            None
+            if core is None or isinstance(core, UnifiedTreeCore)
+            else RustTreeReader(core, bigram=self._bigram_keys())
+        )
 
     @property
     def _core(self) -> Any:
@@ -47,18 +51,23 @@ class Engine(sglang_0_5_20.Engine):
         core = self._core
         return super()._classes() | ({} if core is None else {"tree core": core})
 
-    def _launch(self, req: Any) -> Chunk:
-        chunk = super()._launch(req)
-        tokens = req.full_untruncated_fill_ids[chunk.start : chunk.end]
-        self._token_at.update(zip(self.batch.out_cache_loc.tolist(), tokens, strict=True))
-        return chunk
+    def prefilled(self, request: str, *, last: bool, token: int) -> None:
+        """Publish a chunk whose forward ran; see the base class."""
+        start, end = int(self.batch.prefix_lens[0]), int(self.batch.seq_lens_cpu[0])
+        filled = self.held[request].full_untruncated_fill_ids[start : end + 1]
+        self._note(self.batch.out_cache_loc, [*filled, token] if last else filled)
+        super().prefilled(request, last=last, token=token)
 
-    def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
-        """Allocate a step of all running requests; see the base class."""
-        step = super().decode(draft_tokens)
-        for req, loc in zip(self.running.reqs, self.running.out_cache_loc.tolist(), strict=True):
-            self._token_at[loc] = req.output_ids[-1]
-        return step
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
+        """Append the sampled tokens."""
+        locs = self.running.out_cache_loc.view(len(self.running.reqs), -1)
+        for req, own in zip(self.running.reqs, locs, strict=True):
+            run = tokens[req.rid]
+            self._note(own[: len(run)], [req.output_ids[-1], *run])
+        super().decoded(tokens)
+
+    def _note(self, locs: Any, tokens: Sequence[int]) -> None:
+        self._computed.update(zip(locs.tolist(), pairwise(tokens), strict=True))
 
     def flush(self) -> None:
         """Clear the cache."""
@@ -68,7 +77,7 @@ class Engine(sglang_0_5_20.Engine):
     def _nodes(self) -> Iterator[SeenNode]:
         if self._reader is None:
             return walk(self._core.root_node, look_at_components(self._component))
-        return self._reader.nodes(self._token_at)
+        return self._reader.nodes(self._computed)
 
     def _lock(self, req: Any) -> SeenLock | None:
         lock = super()._lock(req)
