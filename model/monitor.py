@@ -321,8 +321,7 @@ class Monitor:
             self.started.geometry,
             computed=self._chunk_start,
             prefilling=self._prefilling,
-            prompt_len=self._retracted_len.get(named)
-            or prompt_len(self._prompts.get(named, ())),
+            prompt_len=self._retracted_len.get(named) or prompt_len(self._prompts.get(named, ())),
         ):
             self._break("PROGRESS", cause, sentence)
 
