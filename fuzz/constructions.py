@@ -61,6 +61,7 @@ class Construction:
         arguments: of the server.
         environment: variables of the engine that an operator may set.
         needs: why a machine without a GPU cannot play it; empty if it can.
+        by_name: whether it is played only where it is asked for by name: a variant of another.
     """
 
     paged: bool = False
@@ -69,6 +70,7 @@ class Construction:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
+    by_name: bool = False
 
 
 # A server on a GPU sets the chunk's size by itself; without one some releases take another class.
@@ -90,23 +92,26 @@ _EACH_STEP = {
 CONSTRUCTIONS: dict[str, Construction] = {
     REGISTRY: Construction(),
     SWA_TREE: Construction(tree=SWA_TREE),
-    PYTHON_CORE: Construction(environment=_PYTHON),
-    CHUNK: Construction(reuses=False, arguments=_NO_TREE),
+    PYTHON_CORE: Construction(environment=_PYTHON, by_name=True),
+    CHUNK: Construction(reuses=False, arguments=_NO_TREE, by_name=True),
     PAGED_SWA: Construction(paged=True, environment=_EACH_STEP),
     UNIFIED: Construction(
-        paged=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
+        paged=True, by_name=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
     ),
-    PAGED_SWA_TREE: Construction(paged=True, tree=SWA_TREE, environment=_EACH_STEP),
-    PAGED_PYTHON: Construction(paged=True, environment=_EACH_STEP | _PYTHON),
+    PAGED_SWA_TREE: Construction(paged=True, by_name=True, tree=SWA_TREE, environment=_EACH_STEP),
+    PAGED_PYTHON: Construction(paged=True, by_name=True, environment=_EACH_STEP | _PYTHON),
     EARLY_RELEASE: Construction(
         paged=True,
+        by_name=True,
         environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
+    ),
+    PAGED_CHUNK: Construction(
+        paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
     HICACHE: Construction(arguments=_HOST_POOL, needs=_NEEDS_CUDA),
     PAGED_HICACHE: Construction(
         paged=True, arguments=_HOST_POOL, environment=_EACH_STEP, needs=_NEEDS_CUDA
     ),
-    PAGED_CHUNK: Construction(paged=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP),
 }
 
 _HIERARCHICAL = (HICACHE, PAGED_HICACHE)

@@ -152,9 +152,9 @@ class ReferenceEngine:
             full = swa = 0
         if not self.pool.would_have(pages, full=full, swa=swa):
             raise NoMemoryError(
-                f"{pages} pages are needed; {len(self.pool.free)} are free, {full} evictable"
+                f"{pages} pages are needed, {len(self.pool.free)} are free, {full} evictable"
                 + (
-                    f", in the SWA pool {len(self.pool.free_swa)} and {swa}"
+                    f"; in the SWA pool {len(self.pool.free_swa)} and {swa}"
                     if self.policy.paged_swa
                     else ""
                 )

@@ -25,7 +25,7 @@ _PAIR_BITS = 64
 
 
 def key_entries(tokens: Sequence[int], *, bigram: bool) -> Sequence[int]:
-    """RADIX-9. Entries of a key: its tokens, or with bigram keys (EAGLE) each pair of neighbours.
+    """RADIX-11. Entries of a key: its tokens, or with bigram keys (EAGLE) each pair of neighbours.
 
     A pair is one integer, so that a prefix of entries is a prefix like any other. The location of
     an entry is that of its first token.
