@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -36,6 +37,7 @@ from kvproof.model.facts import Fact
 from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Family
+from kvproof.triage.slices import slices
 
 Switch: TypeAlias = Literal["on", "off"]
 
@@ -128,6 +130,14 @@ def fuzz(
         typer.Option(help="`cache`: requests in a cache. `translation`: forwards over two pools."),
     ] = "cache",
     profile: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILES)}.")] = "default",
+    history: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Operations of each scenario, on one engine that is not restarted. Default: the "
+            "profile's; short scenarios but for `history`.",
+        ),
+    ] = None,
     seed: Annotated[str, typer.Option(help="A number, or `random`.")] = "0",
     time: Annotated[
         float | None, typer.Option(help="Draw scenarios for so many seconds a target at most.")
@@ -163,6 +173,9 @@ def fuzz(
         raise EngineError(f"no profile {profile!r}", fix=f"choose one of {', '.join(PROFILES)}")
     if seed != "random" and not seed.isdecimal():
         raise EngineError(f"{seed!r} is no seed", fix="give a number, or `random`")
+    bounds = PROFILES[profile]
+    if history is not None:
+        bounds = replace(bounds, history=history)
     number = secrets.randbelow(2**32) if seed == "random" else int(seed)
     targets = find_targets(engine or (), EngineStore(), family=family)
     table = load_expected()
@@ -174,7 +187,7 @@ def fuzz(
     folder = RunFolder.create(out, redactor=Redactor(secrets.token_bytes()) if redact else None)
     manifest = manifest_of(
         targets,
-        profile=PROFILES[profile],
+        profile=bounds,
         seed=number,
         time_limit=time,
         redacted=redact,
@@ -197,10 +210,11 @@ def fuzz(
                 result = Campaign(
                     target=target,
                     process=process,
-                    profile=PROFILES[profile],
+                    profile=bounds,
                     seed=number,
                     time_limit=time,
                     listener=watcher,
+                    parts=slices,
                 ).run()
             results.append(watcher.kept(result))
             watcher.ended(results[-1])
