@@ -26,6 +26,7 @@ from typing import Literal, TypeAlias, get_args
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
+from msgspec.structs import replace
 
 from kvproof.model.scenario import (
     Abort,
@@ -58,8 +59,8 @@ class Sizes:
     """What geometries are drawn from; the defaults keep a scenario quick to run and to read.
 
     Attributes:
-        swa_divisors: the SWA pool has one ``n``-th of the full pool's tokens; 1 says nothing of it.
         page_holds_window: leave out pages that are smaller than the window.
+        paged_swa: the window lives in an SWA pool of its own, mostly smaller than the full pool.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -67,8 +68,8 @@ class Sizes:
     slots: tuple[int, ...] = (1, 2, 3)
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
-    swa_divisors: tuple[int, ...] = (1,)
     page_holds_window: bool = False
+    paged_swa: bool = False
 
     def windows_and_pages(self) -> list[list[tuple[int, int]]]:
         """Pairs that can be drawn, those alike together: each such group is drawn as often.
@@ -95,21 +96,33 @@ def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
     )
 
 
+SWA_EIGHTHS = (4, 6, 3, 2, 8)
+"""Sizes of the SWA pool, in eighths of the full pool."""
+
+
+def _with_swa_pool(geometry: Geometry, eighths: int) -> Geometry:
+    """The geometry with an SWA pool that holds a prompt of a window and a page more, at least."""
+    page = geometry.page_size
+    least = page_ceil(geometry.window, page) + 3 * page
+    tokens = max(page_floor(geometry.pool_tokens * eighths // 8, page), least)
+    return replace(geometry, swa_tokens=min(tokens, geometry.pool_tokens))
+
+
 @st.composite
 def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
     """Geometries; the pool holds a few requests, so that eviction happens."""
-    alike = draw(st.sampled_from(sizes.windows_and_pages()))
-    window, page_size = draw(st.sampled_from(alike))
-    pool_tokens = draw(st.sampled_from(sizes.pool_tokens))
-    divisor = draw(st.sampled_from(sizes.swa_divisors))
-    swa = max(page_size, page_floor(pool_tokens // divisor, page_size))
-    return Geometry(
+    window, page_size = draw(st.sampled_from(draw(st.sampled_from(sizes.windows_and_pages()))))
+    geometry = Geometry(
         window=window,
         page_size=page_size,
         slots=draw(st.sampled_from(sizes.slots)),
-        pool_tokens=pool_tokens,
+        pool_tokens=draw(st.sampled_from(sizes.pool_tokens)),
         draft_tokens=draw(st.sampled_from(sizes.draft_tokens)),
-        **({} if divisor == 1 else {"swa_tokens": swa}),
+    )
+    return (
+        _with_swa_pool(geometry, draw(st.sampled_from(SWA_EIGHTHS)))
+        if sizes.paged_swa
+        else (geometry)
     )
 
 

@@ -117,8 +117,8 @@ class ReleaseEngine:
 
     @property
     def swa_tokens(self) -> int:
-        """Tokens of the SWA pool. As large as the full pool, so that it is never the limit."""
-        return self.geometry.pool_tokens
+        """Tokens of the SWA pool; as large as the full pool where the geometry says nothing."""
+        return self.geometry.swa_pool_tokens
 
     @property
     def compressed_tokens(self) -> int:
