@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -28,6 +27,7 @@ from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.drivers.wire import Backend, Options
 from kvproof.fuzz.drivers.wire import Play as Order
+from kvproof.fuzz.manifest import processor
 from kvproof.fuzz.strategies import histories, likely_scenarios
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.store import Engine, EngineStore
@@ -179,16 +179,6 @@ def _in_child(
         check=True,
     )
     return json.loads(child.stdout)
-
-
-def processor() -> str:
-    """What the machine calls its processor."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from kvproof.cli import (
     check,
     corpus,
+    defects,
     engine,
     explain,
     files,
@@ -110,3 +111,4 @@ app.command()(triage.minimise)
 app.command()(triage.bisect)
 app.command()(prove.prove)
 app.command()(runs.runs)
+app.command()(defects.defects)

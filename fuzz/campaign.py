@@ -208,6 +208,15 @@ class _TimeUpError(Exception):
     """Raised for Hypothesis, which draws no more: drawing alone takes minutes in a long run."""
 
 
+def scenarios_of(target: Target, profile: Profile) -> SearchStrategy[Scenario]:
+    """What a campaign on a target draws."""
+    if target.family == "translation":
+        return forward_scenarios(any_caller=target.construction == "dsv4-any")
+    if profile.history:
+        return histories(target.sizes, operations=profile.history, swarm=profile.swarm)
+    return scenarios(target.sizes, swarm=profile.swarm)
+
+
 Parts: TypeAlias = Callable[[Scenario, Violation], Iterable[Scenario]]
 """Parts of a long scenario that may break as the whole does, the smallest first."""
 
@@ -394,14 +403,6 @@ class Campaign:
     def _judge(self, scenario: Scenario, backend: Backend) -> Monitor:
         return check(self._play(scenario, backend))
 
-    def _scenarios(self) -> SearchStrategy[Scenario]:
-        if self.target.family == "translation":
-            return forward_scenarios(any_caller=self.target.construction == "dsv4-any")
-        sizes, profile = self.target.sizes, self.profile
-        if profile.history:
-            return histories(sizes, operations=profile.history, swarm=profile.swarm)
-        return scenarios(sizes, swarm=profile.swarm)
-
     def _to_shrink(self, survey: Survey) -> list[Break]:
         """The worst cause of each broken invariant; all where one invariant is all there is."""
         ranked = sorted(survey.first, key=SEVERITY.__getitem__)
@@ -414,7 +415,7 @@ class Campaign:
 
     def _draw(self, act: Callable[[Scenario], None], *, phases: tuple[Phase, ...]) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
-        drawn = given(self._scenarios())(act)
+        drawn = given(scenarios_of(self.target, self.profile))(act)
         seed(self.seed)(
             settings(
                 max_examples=self.profile.sequences,
