@@ -29,6 +29,7 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.confirm import play_twice
+from kvproof.fuzz.constructions import EARLY_RELEASE
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
@@ -39,7 +40,16 @@ from kvproof.fuzz.targets import REGISTRY, Target
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
-from kvproof.model.verdict import FAMILIES, IN_WORDS, SEVERITY, Cause, Invariant, Verdict, Violation
+from kvproof.model.verdict import (
+    FAMILIES,
+    IN_WORDS,
+    NEEDS_SWA,
+    SEVERITY,
+    Cause,
+    Invariant,
+    Verdict,
+    Violation,
+)
 from kvproof.model.witness import CAP_WITNESS, Witness, required_of
 
 Break: TypeAlias = tuple[Invariant, Cause]
@@ -158,6 +168,7 @@ class Survey:
     kernels: str = ""
     has_ring: bool = False
     has_cap: bool = False
+    told: set[Invariant] = field(default_factory=set)
     target: Target | None = None
 
     def add(self, monitor: Monitor) -> None:
@@ -176,6 +187,7 @@ class Survey:
             self.versions = monitor.started.versions
             self.classes = monitor.started.classes
             self.has_ring = self.has_ring or monitor.started.ring_stride is not None
+            self.told.update(invariant for invariant in NEEDS_SWA if monitor.applies(invariant))
             self.has_cap = self.has_cap or monitor.started.reprefill_tail > 0
 
     def keep(self, violation: Violation, scenario: Scenario, backend: Backend) -> bool:
@@ -192,7 +204,13 @@ class Survey:
         """Witnesses that every run on the target must reach."""
         if self.target is None:
             return required_of(REGISTRY)
-        return required_of(self.target.construction, has_ring=self.target.has_ring)
+        return required_of(
+            self.target.construction,
+            has_ring=self.target.has_ring,
+            has_swa=bool(self.target.sizes.swa_shares),
+            reuses=self.target.reuses,
+            releases_early=self.target.construction == EARLY_RELEASE,
+        )
 
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""
@@ -261,7 +279,9 @@ class Campaign:
             seconds=survey.seconds,
             witnesses={
                 name: survey.witnesses[name]
-                for name in [*required_of(self.target.construction), CAP_WITNESS]
+                for name in dict.fromkeys(
+                    (*required_of(self.target.construction), *survey.required, CAP_WITNESS)
+                )
             },
             missing=survey.missing(),
             counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
@@ -467,6 +487,16 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             scope=scope,
             backend=backend,
             reason=next(iter(survey.faults)),
+        )
+    if not survey.checked[invariant] and invariant in NEEDS_SWA - survey.told:
+        return Verdict(
+            invariant=invariant,
+            status="skipped",
+            scope=scope,
+            backend=backend,
+            reason="who holds locks is not told"
+            if invariant == "LOCK"
+            else "no paged SWA pool is told",
         )
     if not survey.checked[invariant] and survey.target is not None and not survey.target.has_ring:
         return Verdict(

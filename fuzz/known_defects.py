@@ -123,6 +123,7 @@ class OutOfReach(_Way, frozen=True, kw_only=True, tag="out of reach"):
 
 Way: TypeAlias = ByFuzzing | ByScenario | ByMutant | ByProof | OutOfReach
 
+
 class Defect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry: reports of one cause.
 

@@ -107,7 +107,9 @@ def _halved_operation(operation: Operation) -> Operation:
     match operation:
         case Submit(prompt=prompt):
             return replace(operation, prompt=tuple(Piece(p.text, -(-p.until // 2)) for p in prompt))
-        case Prefill(tokens=int(tokens)) | Evict(tokens=tokens) | Plan(tokens=tokens):
+        case Evict(tokens=tokens, swa_tokens=swa_tokens):
+            return replace(operation, tokens=-(-tokens // 2), swa_tokens=-(-swa_tokens // 2))
+        case Prefill(tokens=int(tokens)) | Plan(tokens=tokens):
             return replace(operation, tokens=-(-tokens // 2))
     return operation
 
@@ -314,9 +316,15 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
             yield replace(operation, pad=0)
             for fewer in _lower(pad):
                 yield replace(operation, pad=fewer)
-        case Evict(tokens=tokens):
+        case Evict(tokens=tokens, swa_tokens=swa_tokens):
+            # Of one pool alone, if that will do; of none it would do nothing.
+            if tokens and swa_tokens:
+                yield replace(operation, swa_tokens=0)
+                yield replace(operation, tokens=0)
             for fewer in _lower(tokens):
                 yield replace(operation, tokens=fewer)
+            for fewer in _lower(swa_tokens):
+                yield replace(operation, swa_tokens=fewer)
         case Verify(accepted=accepted):
             for fewer in _lower(accepted):
                 yield replace(operation, accepted=fewer)

@@ -24,6 +24,7 @@ from functools import cache
 from itertools import groupby
 from typing import Literal, TypeAlias, get_args
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
@@ -44,7 +45,7 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
 )
-from kvproof.spec.pages import page_ceil, page_floor
+from kvproof.spec.pages import page_ceil
 
 NAMES = string.ascii_uppercase
 """A longer history takes them again, for requests and texts: what it keeps does not grow."""
@@ -60,7 +61,8 @@ class Sizes:
 
     Attributes:
         page_holds_window: leave out pages that are smaller than the window.
-        paged_swa: the window lives in an SWA pool of its own, mostly smaller than the full pool.
+        swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
+            is not drawn.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -69,7 +71,7 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     page_holds_window: bool = False
-    paged_swa: bool = False
+    swa_shares: tuple[int, ...] = ()
 
     def windows_and_pages(self) -> list[list[tuple[int, int]]]:
         """Pairs that can be drawn, those alike together: each such group is drawn as often.
@@ -96,18 +98,6 @@ def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
     )
 
 
-SWA_EIGHTHS = (4, 6, 3, 2, 8)
-"""Sizes of the SWA pool, in eighths of the full pool."""
-
-
-def _with_swa_pool(geometry: Geometry, eighths: int) -> Geometry:
-    """The geometry with an SWA pool that holds a prompt of a window and a page more, at least."""
-    page = geometry.page_size
-    least = page_ceil(geometry.window, page) + 3 * page
-    tokens = max(page_floor(geometry.pool_tokens * eighths // 8, page), least)
-    return replace(geometry, swa_tokens=min(tokens, geometry.pool_tokens))
-
-
 @st.composite
 def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
     """Geometries; the pool holds a few requests, so that eviction happens."""
@@ -119,11 +109,14 @@ def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
         pool_tokens=draw(st.sampled_from(sizes.pool_tokens)),
         draft_tokens=draw(st.sampled_from(sizes.draft_tokens)),
     )
-    return (
-        _with_swa_pool(geometry, draw(st.sampled_from(SWA_EIGHTHS)))
-        if sizes.paged_swa
-        else (geometry)
-    )
+    if sizes.swa_shares:
+        geometry = _with_swa_pool(geometry, draw(st.sampled_from(sizes.swa_shares)))
+    return geometry
+
+
+def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
+    tokens = page_ceil(geometry.pool_tokens // share, geometry.page_size)
+    return replace(geometry, swa_tokens=tokens)
 
 
 # Arbitrary
@@ -159,6 +152,7 @@ def arbitrary_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
 
 Kind: TypeAlias = Literal[
     "arrive", "decode", "finish", "come back", "evict", "abort", "retract", "flush", "verify",
+    "evict SWA", "decode past", "recompute",
     "chunks", "cuts", "whole pages", "padding",
 ]  # fmt: skip
 """What a scenario may have or not. The last four are axes of the other moves: a prefill in several
@@ -322,8 +316,28 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=tokens))
 
 
+def _evict_swa(sketch: _Sketch, tokens: int) -> None:
+    sketch.operations.append(Evict(tokens=0, swa_tokens=tokens))
+
+
+def _decode_past(sketch: _Sketch, further: int) -> None:
+    """Decodes until the window has left what was prefilled, and ``further`` ones."""
+    for _ in range(sketch.geometry.window + further):
+        _decode(sketch, 0)
+
+
+def _recompute(sketch: _Sketch, parent: int, tail: int) -> None:
+    """A prefix whose SWA half was given back is computed again, and published."""
+    _evict_swa(sketch, sketch.geometry.pool_tokens)
+    _arrive(sketch, parent, 0, tail, 0)
+
+
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
+
+
+def _move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchStrategy[Move]:
+    return st.tuples(st.just(act), st.tuples(*arguments))
 
 
 @cache  # to build a strategy anew takes longer than to draw from it
@@ -346,37 +360,49 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     chunks = (page_size, 2 * page_size, page_ceil(window, page_size))
     which = st.integers(0, 2)
 
-    def move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchStrategy[Move]:
-        return st.tuples(st.just(act), st.tuples(*arguments))
-
     cuts = st.sampled_from((0, 0, 1, page_size - 1, page_size, 2 * page_size))
-    arrive = move(
+    arrive = _move(
         _arrive,
         st.sampled_from((0, 1, 1, 2)),
         cuts,
         tails,
         st.sampled_from((0, 0, 0, 0, *chunks)),
     )
-    come_back = move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which)
-    decode = move(_decode, st.sampled_from((0, 0, 1, 2)))
-    verify = move(_verify, st.integers(1, geometry.draft_tokens))
+    come_back = _move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which)
+    decode = _move(_decode, st.sampled_from((0, 0, 1, 2)))
+    verify = _move(_verify, st.integers(1, geometry.draft_tokens))
     # An arrival and a departure each stand more than once: what breaks needs several of them.
     return (
-        ("arrive", move(_rest)),
+        ("arrive", _move(_rest)),
         ("arrive", arrive),
         *((("verify", verify),) if geometry.draft_tokens > 1 else ()),
         ("decode", decode),
-        ("finish", move(_finish, which)),
+        ("finish", _move(_finish, which)),
         ("arrive", arrive),
-        ("finish", move(_finish, which)),
+        ("finish", _move(_finish, which)),
         ("arrive", arrive),
         ("come back", come_back),
-        ("chunks", move(_continue, st.sampled_from((0, *chunks)))),
+        ("chunks", _move(_continue, st.sampled_from((0, *chunks)))),
         ("decode", decode),
-        ("evict", move(_evict, st.integers(1, MAX_TOKENS))),
-        ("abort", move(_abort, which)),
-        ("retract", move(_retract, which)),
-        ("flush", move(_flush)),
+        ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
+        ("abort", _move(_abort, which)),
+        ("retract", _move(_retract, which)),
+        *_swa_moves(geometry),
+        ("flush", _move(_flush)),
+    )
+
+
+def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+    """Moves that matter where the window lives in a pool of its own."""
+    if geometry.swa_tokens is msgspec.UNSET:
+        return ()
+    return (
+        ("evict SWA", _move(_evict_swa, st.integers(1, MAX_TOKENS))),
+        ("decode past", _move(_decode_past, st.integers(0, geometry.page_size))),
+        (
+            "recompute",
+            _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window)),
+        ),
     )
 
 

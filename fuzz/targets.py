@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kvproof.fuzz.constructions import (
+    BY_FAMILY,
+    CONSTRUCTIONS,
+    PYTHON_CORE,
+    REGISTRY,
+    has_ring,
+)
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Options
 from kvproof.fuzz.strategies import Sizes
@@ -13,12 +20,6 @@ from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.model.verdict import Family
-
-REGISTRY = "registry"
-"""The construction that the release's own registry and configuration code choose."""
-
-SWA_TREE = "SWARadixCache"
-"""The tree that the registry no longer takes; the fix of PR #30339 is in it (theorem C5)."""
 
 RING = "dsv4-ring"
 
@@ -29,22 +30,6 @@ names ring rows."""
 
 TRANSLATING = frozenset({"0.5.14", "0.5.16", "0.5.23"})
 """Families that have them: those on whose releases their driver was run."""
-
-CONSTRUCTIONS: dict[str, tuple[str, ...]] = {
-    "0.5.12": (REGISTRY,),
-    "0.5.13": (REGISTRY,),
-    "0.5.14": (REGISTRY,),
-    "0.5.16": (REGISTRY, SWA_TREE),
-    "0.5.17": (REGISTRY, SWA_TREE),
-    "0.5.18": (REGISTRY, SWA_TREE),
-    "0.5.19": (REGISTRY, SWA_TREE),
-    "0.5.20": (REGISTRY, SWA_TREE),
-    "0.5.21": (REGISTRY,),
-    "0.5.22": (REGISTRY,),
-    "0.5.23": (REGISTRY,),
-}
-"""Constructions by release family."""
-
 
 PAGE_HOLDS_WINDOW = frozenset({"0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22"})
 """Families whose registry's tree goes wrong where a page is smaller than the window.
@@ -61,7 +46,7 @@ class Target:
     """One engine in one construction; named ``<engine>:<construction>``.
 
     Attributes:
-        has_ring: whether the release has unified_kv, with the gate on or off.
+        has_ring: whether it can have unified_kv's rings, with the gate on or off.
         sizes: geometries that it can be asked to play.
     """
 
@@ -79,6 +64,12 @@ class Target:
     def family(self) -> Family:
         """What operations the target plays."""
         return "translation" if self.construction in TRANSLATIONS else "cache"
+
+    @property
+    def reuses(self) -> bool:
+        """Whether there is a tree that keeps prefixes."""
+        construction = CONSTRUCTIONS.get(self.construction)
+        return construction is None or construction.reuses
 
     def process(
         self,
@@ -102,7 +93,7 @@ class Target:
             Options(
                 construction=self.construction,
                 # With the gate on the SWA pool is a ring, and there is nothing to translate.
-                rocm_gate=rocm_gate and (self.family == "cache" or self.construction == RING),
+                rocm_gate=rocm_gate and (has_ring(self.construction) or self.construction == RING),
                 allocator_twins=allocator_twins,
                 kernels=kernels,
             ),
@@ -112,21 +103,25 @@ class Target:
 def targets_of(engine: Engine) -> tuple[Target, ...]:
     """All constructions of an engine."""
     family = family_of(engine.root)
+    names = (*BY_FAMILY[family.name], *(TRANSLATIONS if family.name in TRANSLATING else ()))
     return tuple(
         Target(
             engine=engine,
-            construction=construction,
-            has_ring=family.has_ring,
-            # The tree of the older releases asserts no such thing.
-            sizes=Sizes(
-                page_holds_window=family.name in PAGE_HOLDS_WINDOW and construction == REGISTRY
-            ),
+            construction=name,
+            has_ring=family.has_ring and (name in TRANSLATIONS or has_ring(name)),
+            sizes=_sizes(family.name, name),
         )
-        for construction in (
-            *CONSTRUCTIONS[family.name],
-            *(TRANSLATIONS if family.name in TRANSLATING else ()),
-        )
+        for name in names
     )
+
+
+def _sizes(family: str, name: str) -> Sizes:
+    construction = CONSTRUCTIONS.get(name)
+    if construction is not None and construction.paged:
+        return Sizes(swa_shares=(1, 2, 4))
+    # The tree of the older releases asserts no such thing.
+    unified = name in {REGISTRY, PYTHON_CORE}
+    return Sizes(page_holds_window=family in PAGE_HOLDS_WINDOW and unified)
 
 
 def find_targets(

@@ -9,14 +9,14 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from kvproof.model.facts import Fact, Holding, Node, Share
+from kvproof.model.facts import Fact, Holding, Node, Share, SwaPool
 from kvproof.model.scenario import SCHEMA, Geometry, Operation, Piece, Scenario
 
 Kind: TypeAlias = Literal["scenario", "log"]
 
 PARTS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
     "scenario": (Scenario, Geometry, *get_args(Operation), Piece),
-    "log": (*get_args(Fact), Node, Holding, Share),
+    "log": (*get_args(Fact), Node, Holding, SwaPool, Share),
 }
 """Structs of each kind of file, in the order in which they are described."""
 

@@ -36,6 +36,9 @@ Mode: TypeAlias = Literal["prefill", "decode", "verify"]
 
 Pool: TypeAlias = Literal["full", "swa"]
 
+Locks: TypeAlias = Literal["untold", "seen", "counted"]
+"""What snapshots tell of locks: nothing of who holds them, whether a node is locked, how often."""
+
 Stride: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2 * MAX_WIDTH)]
 
 MAX_LINE = 2**26
@@ -66,6 +69,9 @@ class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
             where the tree owns the SWA pages. With a ring that no page backs, it need not.
         verify_order: whether a verify step writes its draft's rows before or after it reads.
         swa_tokens: capacity of the SWA pool, where its locations are told.
+        locks: what `Holding.locked` and the lock counts of a `Node` tell. ``seen`` is for a tree
+            that only says whether a node is locked: its counts are 0 or 1, and where a request's
+            sliding-window lock ends is not told.
         classes: the engine classes in play, by role.
         family: what operations the target plays.
         versions: of the engine and of what it runs on.
@@ -79,6 +85,7 @@ class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
     tombstones_gate: bool = True
     verify_order: Order = "write, then read"
     swa_tokens: Count = 0
+    locks: Locks = "untold"
     classes: dict[str, str] = {}
     versions: dict[str, str] = {}
     family: Family = "cache"
@@ -93,9 +100,14 @@ class Step(_Fact, frozen=True, kw_only=True):
 
 
 class Skipped(_Fact, frozen=True, kw_only=True):
-    """The operation had nothing to do, or the engine has no room for it."""
+    """The operation had nothing to do, or the engine has no room for it.
+
+    Attributes:
+        no_memory: the engine says that its pools have too little memory, and that alone.
+    """
 
     reason: str
+    no_memory: bool = False
 
 
 class Admitted(_Fact, frozen=True, kw_only=True):
@@ -170,6 +182,25 @@ class Ran(_Fact, frozen=True, kw_only=True):
         """Refuse a lane that ends before it starts."""
         if self.end < self.start:
             raise ValueError(f"a lane ends at {self.end}, before its start {self.start}")
+
+
+class Windowed(_Fact, frozen=True, kw_only=True):
+    """Where one request's keys lie in the SWA pool when a forward runs, as the map says then.
+
+    The queries of the forward are at positions ``start`` and after; they put their own keys at
+    their positions' locations and find those before, a window back, at theirs.
+
+    Attributes:
+        first: position that ``locs[0]`` stands for; the rest follow one by one.
+        locs: SWA locations, the reserved one (0) for a position that has none.
+    """
+
+    request: str
+    mode: Mode
+    slot: Count
+    start: Count
+    first: Count
+    locs: tuple[int, ...]
 
 
 class Answered(_Fact, frozen=True, kw_only=True):
@@ -426,6 +457,12 @@ class Breached(_Fact, frozen=True, kw_only=True):
     message: str
 
 
+class Complained(_Fact, frozen=True, kw_only=True):
+    """The engine's own check of its tree failed, where the scheduler would run it: when idle."""
+
+    message: str
+
+
 class EngineError(_Fact, frozen=True, kw_only=True):
     """The engine raised, hung or died in this step; the log ends here."""
 
@@ -440,9 +477,9 @@ class Ended(_Fact, frozen=True, kw_only=True):
 
 
 Fact: TypeAlias = (
-    Started | Step | Skipped | Admitted | Read | Wrote | Ran | Answered | Allocated | Freed
-    | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Released | Pools
-    | Breached | EngineError | Ended
+    Started | Step | Skipped | Admitted | Read | Wrote | Ran | Windowed | Answered | Allocated
+    | Freed | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Released
+    | Pools | Breached | Complained | EngineError | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

@@ -26,6 +26,7 @@ from kvproof.model.facts import (
     Answered,
     Breached,
     Changed,
+    Complained,
     Consumed,
     Ended,
     EngineError,
@@ -43,11 +44,13 @@ from kvproof.model.facts import (
     Started,
     Step,
     Translated,
+    Windowed,
     Wrote,
 )
 from kvproof.model.forward import RuleForward, lane_of
 from kvproof.model.ghost import Ghost
 from kvproof.model.partition import partition_breaks
+from kvproof.model.progress import refusal_breaks
 from kvproof.model.scenario import (
     Abort,
     BadFileError,
@@ -58,13 +61,16 @@ from kvproof.model.scenario import (
     Prompt,
     Submit,
     number_texts,
+    prompt_len,
     token_ids,
 )
 from kvproof.model.snapshot import cached_len, last_cached_page
+from kvproof.model.swa import SwaJudge
 from kvproof.model.verdict import (
     CAUSES,
     FAMILIES,
     IN_WORDS,
+    NEEDS_SWA,
     SEVERITY,
     Cause,
     Invariant,
@@ -72,6 +78,7 @@ from kvproof.model.verdict import (
     StaleRead,
     Violation,
 )
+from kvproof.model.windows import Windows
 from kvproof.model.witness import Witness
 from kvproof.spec.cap import capped_match, reprefill_bound
 from kvproof.spec.indices import PADDING_SLOT, FullLoc, Occupancy, Page, Position, RingRow, Slot
@@ -142,6 +149,9 @@ class Monitor:
         default_factory=lambda: Allocation(page_size=1, sizes={"full": 0, "swa": 0})
     )
     _current: Current | None = None
+    _swa: SwaJudge | None = None
+    _swa_keys: Windows = field(default_factory=Windows)
+    _prefilling: set[str] = field(default_factory=set)
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -164,6 +174,8 @@ class Monitor:
                 self._read(fact)
             case Wrote():
                 self._wrote(fact)
+            case Windowed():
+                self._windowed(fact)
             case Step():
                 self._begin(fact)
             case Pools():
@@ -175,7 +187,7 @@ class Monitor:
             case Consumed() | Planned() | Changed() | Mapped():
                 self._translates(fact)
             case Skipped():
-                self._skipped()
+                self._skipped(fact)
             case Allocated():
                 self._lend(self._allocation.allocated(fact))
             case Freed():
@@ -195,6 +207,9 @@ class Monitor:
                     "assumption",
                     f"a launch of {fact.kernel} breaks {fact.assumption}: {fact.message}",
                 )
+            case Complained():
+                self.checked["REFINES"] += 1
+                self._break("REFINES", "own-check", f"the engine's own check says: {fact.message}")
             case EngineError():
                 self.engine_error = fact
             case Ended():
@@ -212,6 +227,7 @@ class Monitor:
             page_size=fact.geometry.page_size,
             sizes={"full": fact.geometry.pool_tokens, "swa": fact.swa_tokens},
         )
+        self._swa = SwaJudge(fact, self.checked, self.witnesses)
 
     def by_severity(self) -> list[Violation]:
         """Violations in the ladder's order, then by how bad their cause is."""
@@ -230,6 +246,14 @@ class Monitor:
         """The log's window."""
         assert self.started is not None, "a log starts with a 'started' fact"
         return self.started.geometry.window
+
+    def applies(self, invariant: Invariant) -> bool:
+        """Whether this log tells what an invariant is about."""
+        if invariant not in NEEDS_SWA:
+            return True
+        if invariant == "LOCK":
+            return self.started is not None and self.started.locks != "untold"
+        return self.pools is not None and self.pools.swa is not None
 
     def computed_len(self, request: str) -> int:
         """Tokens that a live request has computed."""
@@ -270,14 +294,32 @@ class Monitor:
         elif isinstance(operation, Flush):
             self._allocation.clear()
 
-    def _skipped(self) -> None:
+    def _skipped(self, fact: Skipped) -> None:
         self.skipped += 1
+        if fact.no_memory:
+            self._refused()
         if isinstance(self._operation, Submit):
             # The name is taken: its request keeps the prompt that it came with.
             if self._former_prompt is None:
                 del self._prompts[self._operation.request]
             else:
                 self._prompts[self._operation.request] = self._former_prompt
+
+    def _refused(self) -> None:
+        assert self.started is not None
+        if self.pools is None or self.pools.swa is None:
+            return
+        self.checked["PROGRESS"] += 1
+        named = getattr(self._operation, "request", "")
+        for cause, sentence in refusal_breaks(
+            self._operation,
+            self.pools,
+            self.started.geometry,
+            computed=self._chunk_start,
+            prefilling=self._prefilling,
+            prompt_len=prompt_len(self._prompts.get(named, ())),
+        ):
+            self._break("PROGRESS", cause, sentence)
 
     # Admission
 
@@ -383,11 +425,38 @@ class Monitor:
             return
         if self.ghost.stride:
             self.ghost.reject_from(lease, fact.computed_len)
+        if self.pools is not None and self.pools.swa is not None:
+            self._progressed(lease, fact)
+        if fact.prefilling:
+            self._prefilling.add(fact.request)
+        else:
+            self._prefilling.discard(fact.request)
         self._chunk_start[fact.request] = fact.computed_len
+
+    def _progressed(self, lease: Lease, fact: Advanced) -> None:
+        self.checked["PROGRESS"] += 1
+        before = self._chunk_start[fact.request]
+        if fact.computed_len <= before:
+            self._break(
+                "PROGRESS",
+                "empty-step",
+                f"a forward of request {fact.request} in slot {lease.slot} left its computed "
+                f"length at {fact.computed_len}, from {before}",
+            )
+
+    def _windowed(self, fact: Windowed) -> None:
+        lease = self.leases.get(fact.request)
+        if lease is None or self.gap is not None:
+            return
+        self.checked["WINDOW"] += 1
+        prompt = self.ghost.tenants[lease.occupancy].prompt
+        for cause, sentence in self._swa_keys.windowed(fact, lease, prompt, self._step):
+            self._break("WINDOW", cause, sentence)
 
     def _released(self, fact: Released) -> None:
         self.leases.pop(fact.request, None)
         self._chunk_start.pop(fact.request, None)
+        self._prefilling.discard(fact.request)
         if self._current is not None:
             self._current.released(fact)
         if self.pools is None:
@@ -436,6 +505,20 @@ class Monitor:
         self.checked["PARTITION"] += 1
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
+        assert self._swa is not None
+        for invariant, cause, sentence in self._swa.snapshot(
+            pools, computed=self._chunk_start, occupancies=self._newest_of
+        ):
+            self._break(invariant, cause, sentence)
+        for holding in pools.holdings:
+            computed = self._chunk_start.get(holding.request)
+            if computed is not None and holding.protected_len > computed:
+                self._break(
+                    "REFINES",
+                    "uncomputed",
+                    f"the tree answers for {holding.protected_len} tokens of request "
+                    f"{holding.request}, which has computed {computed}",
+                )
         size = self.started.geometry.page_size
         # With its first token: one operation may evict a page and publish it again for another.
         in_tree = {
@@ -745,6 +828,8 @@ def statuses(monitor: Monitor) -> dict[Invariant, str]:
             words[invariant] = "unknown"
         elif monitor.checked[invariant]:
             words[invariant] = "holds"
+        elif not monitor.applies(invariant):
+            words[invariant] = "skipped"
         else:
             words[invariant] = "unknown"
     return words

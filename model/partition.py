@@ -1,25 +1,74 @@
-"""PARTITION: every page and every slot is in exactly one place, and the sizes add up."""
+"""PARTITION: every page of both pools and every slot is in one place, and the sizes add up."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
+from kvproof.model.allocation import Break
 from kvproof.model.facts import Pools
 from kvproof.model.scenario import Geometry
-from kvproof.model.verdict import Cause
+from kvproof.model.swa_map import SwaView
 from kvproof.spec.indices import FullLoc
 from kvproof.spec.pages import is_page_congruent, page_of
 
 
-def partition_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]]:
+def partition_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
     """Each way in which a snapshot is no partition, with a sentence."""
     yield from _page_breaks(pools, geometry)
     yield from _slot_breaks(pools, geometry)
     yield from _size_breaks(pools, geometry)
 
 
-def _page_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]]:
+def swa_partition_breaks(view: SwaView, tokens: int) -> Iterator[Break]:
+    """The same for the SWA pool of ``tokens`` tokens, whose pages are owned through the map."""
+    to, size, last = view.to, view.page_size, tokens // view.page_size
+    free = view.swa.free
+    owned = [to[page] for page in (*view.live_pages(), *view.private_pages()) if page in to]
+    everywhere = {*free, *owned}
+    # As many as there are, and no two the same: then each is in one place.
+    if not (len(free) + len(owned) == len(everywhere) == last == max(everywhere)):
+        yield from _swa_owner_breaks(view, last)
+    live = [node for node in view.pools.nodes if not node.tombstone]
+    protected = sum(len(node.locs) for node in live if node.swa_lock)
+    yield from _counter_breaks(
+        view.swa.counters,
+        {
+            "available": len(free) * size,
+            "evictable": sum(len(node.locs) for node in live) - protected,
+            "protected": protected,
+        },
+        "SWA tokens",
+    )
+
+
+def _swa_owner_breaks(view: SwaView, last: int) -> Iterator[Break]:
+    owners: dict[int, list[str]] = {page: [] for page in range(1, last + 1)}
+    for page, count in Counter(view.swa.free).items():
+        owners.setdefault(page, []).append("the free list")
+        if count > 1:
+            yield "double-free", f"SWA page {page} stands {count} times in the free list"
+    held = [(f"tree node {number}", pages) for number, pages in view.live.items()]
+    held += [(f"request {request}", [*pages]) for request, pages in view.private.items()]
+    for owner, pages in held:
+        for page in pages:
+            if page in view.to:
+                owners.setdefault(view.to[page], []).append(f"{owner} (for page {page})")
+    mapped = {lent: page for page, lent in view.to.items()}
+    for page, names in sorted(owners.items()):
+        if not 1 <= page <= last:
+            yield "shared", f"SWA page {page} is reserved or outside the pool, owned by {names[0]}"
+        elif len(names) > 1:
+            yield "shared", f"SWA page {page} has {len(names)} owners: {', '.join(names)}"
+        elif not names:
+            yield (
+                "leak",
+                f"SWA page {page} is in no free list, no tree node and no request"
+                + (f"; page {mapped[page]} still maps there" if page in mapped else ""),
+            )
+
+
+def _page_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
     size = geometry.page_size
     owners: dict[int, list[str]] = {page: [] for page in range(1, geometry.pool_tokens // size + 1)}
 
@@ -63,9 +112,7 @@ def _page_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]
             yield "shared", f"page {page} has {len(names)} owners: {', '.join(names)}"
 
 
-def _misaligned(
-    locs: tuple[int, ...], start: int, page_size: int, owner: str
-) -> Iterator[tuple[Cause, str]]:
+def _misaligned(locs: tuple[int, ...], start: int, page_size: int, owner: str) -> Iterator[Break]:
     for position, loc in enumerate(locs, start):
         follows = position == start or position % page_size == 0 or (
             loc == locs[position - start - 1] + 1
@@ -75,7 +122,7 @@ def _misaligned(
             return
 
 
-def _slot_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]]:
+def _slot_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
     free = Counter(pools.free_slots)
     for slot, count in free.items():
         if count > 1:
@@ -89,7 +136,7 @@ def _slot_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]
         yield "leak", f"slot {slot} is neither free nor held by a request"
 
 
-def _size_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]]:
+def _size_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
     evictable = sum(len(node.locs) for node in pools.nodes if not node.full_lock)
     protected = sum(len(node.locs) for node in pools.nodes if node.full_lock)
     found = {
@@ -97,10 +144,13 @@ def _size_breaks(pools: Pools, geometry: Geometry) -> Iterator[tuple[Cause, str]
         "evictable": evictable,
         "protected": protected,
     }
+    yield from _counter_breaks(pools.counters, found, "tokens")
+
+
+def _counter_breaks(counters: dict[str, int], found: dict[str, int], unit: str) -> Iterator[Break]:
     for name, tokens in found.items():
-        if name in pools.counters and pools.counters[name] != tokens:
+        if name in counters and counters[name] != tokens:
             yield (
                 "sizes",
-                f"the engine counts {pools.counters[name]} {name} tokens, "
-                f"its objects hold {tokens}",
+                f"the engine counts {counters[name]} {name} {unit}, its objects hold {tokens}",
             )

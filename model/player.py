@@ -14,14 +14,17 @@ from typing import Protocol
 from kvproof.model.facts import (
     Admitted,
     Advanced,
+    Complained,
     Ended,
     Fact,
+    Mode,
     Pools,
     Read,
     Released,
     Skipped,
     Started,
     Step,
+    Windowed,
     Wrote,
 )
 from kvproof.model.scenario import (
@@ -41,10 +44,16 @@ from kvproof.model.scenario import (
     prompt_len,
     token_ids,
 )
+from kvproof.spec.indices import Position
+from kvproof.spec.window import window_start
 
 
 class RefusedError(Exception):
     """The engine has no room for an operation, or no way to run it; it changed nothing."""
+
+
+class NoMemoryError(RefusedError):
+    """The engine says that its pools have too little memory for an operation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,14 +117,23 @@ class Engine(Protocol):
     def retract(self, request: str) -> None:
         """Take a running request's memory away and queue it again."""
 
-    def evict(self, tokens: int) -> None:
-        """Ask the tree to give back ``tokens`` tokens."""
+    def evict(self, tokens: int, swa_tokens: int) -> None:
+        """Ask the tree to give back ``tokens`` tokens, and ``swa_tokens`` of the SWA pool."""
 
     def flush(self) -> None:
         """Clear the cache; no request holds memory."""
 
     def pools(self) -> Pools:
         """Snapshot of pools and tree."""
+
+    def complaint(self) -> str:
+        """What the engine's own check of its tree finds wrong; empty for nothing."""
+
+    def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
+        """SWA locations of a slot's positions ``[start, end)`` by the map as it is now.
+
+        0 where there is none; None as a whole where the window does not live in an SWA pool.
+        """
 
 
 class Forward(Protocol):
@@ -151,10 +169,12 @@ class Player:
     texts: dict[str, int] = field(default_factory=dict)
     occupancies: int = 0
     draft_tokens: int = 1
+    window: int = 1
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario as they happen."""
         self.draft_tokens = scenario.geometry.draft_tokens
+        self.window = scenario.geometry.window
         yield self.engine.started()
         before = self.engine.pools()
         yield before
@@ -165,11 +185,13 @@ class Player:
             try:
                 yield from self._play(operation)
             except RefusedError as refusal:
-                yield Skipped(reason=str(refusal))
+                yield Skipped(reason=str(refusal), no_memory=isinstance(refusal, NoMemoryError))
             pools = self.engine.pools()
             if pools != before:
                 yield pools
                 before = pools
+            if complaint := self.engine.complaint():
+                yield Complained(message=complaint)
         yield Ended(steps=len(scenario.operations))
 
     def _play(self, operation: Operation) -> Iterator[Fact]:
@@ -195,7 +217,7 @@ class Player:
                 request.total = request.computed + 1
                 request.computed, request.state = 0, "waiting"
             case Evict():
-                self.engine.evict(operation.tokens)
+                self.engine.evict(operation.tokens, operation.swa_tokens)
             case Flush():
                 if any(r.state != "waiting" for r in self.requests.values()):
                     raise RefusedError("the cache is cleared only while no request holds memory")
@@ -236,16 +258,30 @@ class Player:
             )
         else:
             chunk = self.engine.extend(name, operation.tokens)
+        lane = Lane(
+            request=name, slot=chunk.slot, occupancy=request.occupancy,
+            start=chunk.start, end=chunk.end,
+        )  # fmt: skip
+        yield from self._windows("prefill", [lane])
         if self.forward is not None:
-            yield from self.forward.prefill(
-                [Lane(request=name, slot=chunk.slot, occupancy=request.occupancy,
-                      start=chunk.start, end=chunk.end)]
-            )  # fmt: skip
+            yield from self.forward.prefill([lane])
         request.computed = chunk.end
         request.state = "running" if chunk.last else "prefilling"
         [token] = token_ids(self.texts, request.prompt, chunk.end, chunk.end + 1)
         self.engine.prefilled(name, last=chunk.last, token=token)
         yield Advanced(request=name, computed_len=chunk.end, prefilling=not chunk.last)
+
+    def _windows(self, mode: Mode, lanes: Sequence[Lane]) -> Iterator[Windowed]:
+        """What the queries of a forward that is about to run find in the SWA pool."""
+        for lane in lanes:
+            assert lane.request is not None
+            first = window_start(Position(lane.start), self.window)
+            locs = self.engine.swa_locs(lane.slot, first, lane.end)
+            if locs is not None:
+                yield Windowed(
+                    request=lane.request, mode=mode, slot=lane.slot,
+                    start=lane.start, first=first, locs=tuple(locs),
+                )  # fmt: skip
 
     def _lanes(self, draft_tokens: int) -> list[Lane]:
         if not any(request.state == "running" for request in self.requests.values()):
@@ -271,6 +307,7 @@ class Player:
 
     def _decode(self, operation: Decode) -> Iterator[Fact]:
         lanes = self._lanes(1)
+        yield from self._windows("decode", lanes)
         if self.forward is not None:
             padding = Lane(request=None, slot=0, occupancy=0, start=0, end=1)
             yield from self.forward.decode([*lanes, *[padding] * operation.pad])
@@ -280,6 +317,7 @@ class Player:
         if self.draft_tokens < 2:
             raise RefusedError("the geometry has no draft tokens")
         lanes = self._lanes(self.draft_tokens)
+        yield from self._windows("verify", lanes)
         if self.forward is not None:
             yield from self.forward.verify(lanes)
         yield from self._advance(lanes, max(1, min(operation.accepted, self.draft_tokens)))

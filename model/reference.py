@@ -2,61 +2,50 @@
 
 It makes the model a target like any other: unit tests use it as a mock, proofs replay their
 counterexamples on it, and the monitor is tested against its faults. It is never what the fuzzer
-reports on.
+reports on. What it does differently on demand is a `Policy`; pages and their SWA halves are kept in
+`page_pools`, cached prefixes and their locks in `page_tree`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
 
-from kvproof.model.facts import Holding, Node, Pools, Read, Started, Wrote
+from kvproof.model.facts import Holding, MapRun, Node, Pools, Read, Started, SwaPool, Wrote
 from kvproof.model.forward import RuleForward
-from kvproof.model.player import Chunk, Lane, Player, RefusedError
+from kvproof.model.page_pools import NONE, PagePools
+from kvproof.model.page_tree import Lock, PageTree
+from kvproof.model.player import Chunk, Lane, NoMemoryError, Player, RefusedError
+from kvproof.model.policy import Fault, Policy
 from kvproof.model.scenario import Geometry
-from kvproof.spec.cap import capped_match
+from kvproof.spec.cap import capped_match, match_limit
+from kvproof.spec.cursor import cursor, margin_of, window_left
 from kvproof.spec.indices import PADDING_SLOT, Page, Position, Slot
-from kvproof.spec.pages import page_ceil
-from kvproof.spec.radix import Prefix, cached_pages, evictable, inserted, page_prefixes
-from kvproof.spec.schedule import SlotOrder, chunk_end, next_slot, publishable_len
-from kvproof.spec.window import DECODE_ORDER, PREFILL_ORDER, Order
+from kvproof.spec.pages import new_pages, page_ceil
+from kvproof.spec.radix import page_prefixes
+from kvproof.spec.schedule import chunk_end, next_slot, publishable_len
+
+__all__ = ["MODEL", "Fault", "Policy", "ReferenceEngine", "reference_player"]
 
 MODEL = "model"
 """Name of the reference engine as a target."""
 
-Fault: TypeAlias = Literal[
-    "lend padding slot", "leak on abort", "double free on finish", "share duplicate pages",
-    "never reuse", "match beyond tree", "miscount", "pad into last slot", "slot lent twice",
-]  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
-    """What the releases do differently, and the faults that tests seed.
-
-    Attributes:
-        reprefill_tail: tokens that the cap holds back; None for the window.
-        stride: rows per slot; None for what the specification asks for.
-    """
-
-    reprefill_tail: int | None = None
-    stride: int | None = None
-    slot_order: SlotOrder = "first in, first out"
-    verify_order: Order = "write, then read"
-    prefill_order: Order = PREFILL_ORDER
-    decode_order: Order = DECODE_ORDER
-    faults: frozenset[Fault] = frozenset()
+NO_LOCK = Lock(tokens=(), window_from=None)
 
 
 @dataclass(slots=True)
 class _Request:
+    """A request; ``evicted`` is its cursor, ``lock`` what it locks of the tree."""
+
     tokens: list[int]
     slot: Slot = PADDING_SLOT
     pages: list[Page] = field(default_factory=list)
     allocated: int = 0
     computed: int = 0
     protected: int = 0
+    evicted: int = 0
+    lock: Lock = NO_LOCK
     running: bool = False
 
 
@@ -66,28 +55,36 @@ class ReferenceEngine:
     def __init__(self, *, geometry: Geometry, policy: Policy) -> None:
         self.geometry = geometry
         self.policy = policy
+        self.faults = policy.faults
+        self.page_size = geometry.page_size
         self.stride = geometry.ring_stride if policy.stride is None else policy.stride
-        self.tail = geometry.window if policy.reprefill_tail is None else policy.reprefill_tail
+        if policy.reprefill_tail is not None:
+            self.tail = policy.reprefill_tail
+        else:
+            self.tail = 0 if policy.paged_swa else geometry.window
         self.free_slots = [Slot(slot) for slot in range(1, geometry.slots + 1)]
-        if "lend padding slot" in policy.faults:
+        if "lend padding slot" in self.faults:
             self.free_slots.insert(0, PADDING_SLOT)
-        self.free = self._all_pages()
-        self.tree: dict[Prefix, Page] = {}
+        swa_pages = geometry.swa_pool_tokens // self.page_size if policy.paged_swa else None
+        self.pool = PagePools(geometry.pool_tokens // self.page_size, swa_pages, self.faults)
+        self.tree = PageTree(self.pool, self.page_size, geometry.window, self.faults)
         self.requests: dict[str, _Request] = {}
-
-    def _all_pages(self) -> list[Page]:
-        return [Page(p) for p in range(1, self.geometry.pool_tokens // self.geometry.page_size + 1)]
 
     def started(self) -> Started:
         """Describe the target."""
+        paged = self.policy.paged_swa
         return Started(
             target=MODEL,
             backend="rules",
             geometry=self.geometry,
-            ring_stride=self.stride,
+            ring_stride=None if paged else self.stride,
             reprefill_tail=self.tail,
             verify_order=self.policy.verify_order,
+            swa_tokens=self.geometry.swa_pool_tokens if paged else 0,
+            locks="counted",
         )
+
+    # Admission and prefill
 
     def submit(self, request: str, tokens: Sequence[int]) -> None:
         """Queue a request."""
@@ -95,30 +92,33 @@ class ReferenceEngine:
 
     def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
         """Match, lend a slot, allocate the first chunk."""
-        state, page_size = self.requests[request], self.geometry.page_size
+        state, tokens = self.requests[request], self.requests[request].tokens
         if not self.free_slots:
             raise RefusedError("no free request slot")
         reused: list[Page] = []
-        if "never reuse" not in self.policy.faults:
-            cached = cached_pages(self.tree, state.tokens, page_size)
-            matched = capped_match(len(cached) * page_size, len(state.tokens), self.tail, page_size)
-            reused = cached[: matched // page_size]
-        if "match beyond tree" in self.policy.faults and not reused and self.tree:
-            reused = [next(iter(self.tree.values()))]
+        if "never reuse" not in self.faults:
+            cached = self.tree.match(tokens[: match_limit(len(tokens), self.tail)])
+            matched = capped_match(
+                len(cached) * self.page_size, len(tokens), self.tail, self.page_size
+            )
+            reused = cached[: matched // self.page_size]
         # The lock comes before the allocation: what is matched must not be evicted for it.
-        state.pages, state.protected = reused, len(reused) * page_size
+        state.lock = self.tree.lock(tokens, len(reused) * self.page_size)
+        if "match beyond tree" in self.faults and not reused and self.tree.pages:
+            reused = [next(iter(self.tree.pages.values()))]
+        state.pages, state.protected = reused, len(reused) * self.page_size
         state.computed = state.allocated = state.protected
         try:
             start, end = self._allocate(state, budget)
         except RefusedError:
-            state.pages, state.protected = [], 0
-            state.computed = state.allocated = 0
+            self.tree.unlock(state.lock)
+            self.requests[request] = _Request(state.tokens)
             raise
-        if "lend padding slot" in self.policy.faults:
+        if "lend padding slot" in self.faults:
             state.slot = self.free_slots[0]
         else:
             state.slot = next_slot(self.free_slots, self.policy.slot_order)
-        if "slot lent twice" not in self.policy.faults:
+        if "slot lent twice" not in self.faults:
             self.free_slots.remove(state.slot)
         chunk = Chunk(slot=state.slot, start=start, end=end, last=end == len(state.tokens))
         return chunk, start
@@ -131,100 +131,142 @@ class ReferenceEngine:
 
     def _allocate(self, state: _Request, budget: int | None) -> tuple[int, int]:
         start, total = state.computed, len(state.tokens)
-        end = chunk_end(
-            Position(start), total, total if budget is None else budget, self.geometry.page_size
-        )
+        end = chunk_end(Position(start), total, total if budget is None else budget, self.page_size)
         if end <= start:
             raise RefusedError(f"a chunk of {budget} tokens is smaller than a page")
         self._grow(state, end)
         return start, end
 
     def _grow(self, state: _Request, end: int) -> None:
-        page_size = self.geometry.page_size
-        need = page_ceil(end, page_size) // page_size - len(state.pages)
+        need = new_pages(state.allocated, end, self.page_size) // self.page_size
         self._make_room(need)
-        state.pages += [self.free.pop(0) for _ in range(need)]
+        state.pages += self.pool.lend(need)
         state.allocated = end
 
     def _make_room(self, pages: int) -> None:
-        if len(self.free) >= pages:
+        if self.pool.has(pages):
             return
         # Counted before anything goes: a refused operation changes nothing.
-        reclaimable = len(self.tree.keys() - self._held())
-        if len(self.free) + reclaimable < pages:
-            raise RefusedError(
-                f"{pages} pages are needed, {len(self.free)} are free, {reclaimable} evictable"
+        full, swa = self.tree.evictable_full(), self.tree.evictable_swa()
+        if "refuse before evicting" in self.faults:
+            full = swa = 0
+        if not self.pool.would_have(pages, full=full, swa=swa):
+            raise NoMemoryError(
+                f"{pages} pages are needed; {len(self.pool.free)} are free, {full} evictable"
+                + (
+                    f", in the SWA pool {len(self.pool.free_swa)} and {swa}"
+                    if self.policy.paged_swa
+                    else ""
+                )
             )
-        while len(self.free) < pages:
-            self.free.append(self.tree.pop(evictable(self.tree, self._locked())[0]))
-
-    def _locked(self) -> list[Prefix]:
-        return [tuple(r.tokens[: r.protected]) for r in self.requests.values() if r.protected]
-
-    def _held(self) -> set[Prefix]:
-        """Cached prefixes that a reader locks."""
-        page_size = self.geometry.page_size
-        locked = {p for prefix in self._locked() for p in page_prefixes(prefix, page_size)}
-        return locked & self.tree.keys()
+        self.tree.evict(pages - len(self.pool.free))
+        self.tree.bury(pages - len(self.pool.free_swa))
 
     def prefilled(self, request: str, *, last: bool, token: int) -> None:
         """Publish the computed pages."""
         state = self.requests[request]
         state.computed = state.allocated
-        self._publish(state)
+        if "plan cached as computed" in self.faults and not last:
+            self._publish_plan(state)
+        else:
+            self._publish(state)
         if last:
             state.tokens.append(token)
             state.running = True
 
+    def _publish_plan(self, state: _Request) -> None:
+        """Fault: the rest of the prompt has no room yet, and is published with what has."""
+        computed = state.computed
+        with suppress(NoMemoryError):
+            self._grow(state, len(state.tokens))
+        state.computed = state.allocated
+        self._publish(state)
+        state.computed = computed
+
     def _publish(self, state: _Request) -> None:
-        page_size = self.geometry.page_size
-        length = publishable_len(state.computed, page_size)
+        if self.policy.slides_before_insert:
+            self._slide(state, state.computed)
+        length = publishable_len(state.computed, self.page_size)
         key = state.tokens[:length]
-        before = cached_pages(self.tree, key, page_size)
-        self.tree, refused = inserted(self.tree, key, state.pages, page_size)
-        if "share duplicate pages" not in self.policy.faults:
-            state.pages[: len(before)] = before
-            self.free += refused
-        state.protected = length
+        self.tree.insert(key, state.pages, state.protected)
+        # What the tree answers now, rather than what was offered: the lock moves on with it.
+        matched = self.tree.match(key)
+        if "share duplicate pages" not in self.faults:
+            state.pages[: len(matched)] = matched
+        state.protected = len(matched) * self.page_size
+        self.tree.unlock(state.lock)
+        state.lock = self.tree.lock(key, state.protected)
+
+    # Decode
 
     def decode(self, draft_tokens: int) -> list[tuple[str, int, int]]:
         """Allocate one step for all running requests."""
         running = {name: state for name, state in self.requests.items() if state.running}
-        page_size = self.geometry.page_size
+        for state in running.values():
+            self._slide(state, state.computed)
+            self._give_up_window(state)
         self._make_room(
             sum(
-                page_ceil(state.computed + draft_tokens, page_size) // page_size - len(state.pages)
+                new_pages(state.allocated, state.computed + draft_tokens, self.page_size)
                 for state in running.values()
             )
+            // self.page_size
         )
         for state in running.values():
             self._grow(state, state.computed + draft_tokens)
+            if "cursor past the window" in self.faults:
+                self._slide(state, state.allocated)
         return [(name, state.slot, state.computed) for name, state in running.items()]
+
+    def _slide(self, state: _Request, length: int) -> None:
+        """Move the cursor: give back the SWA halves that no query from ``length`` on sees."""
+        if not self.policy.paged_swa or "cursor never moves" in self.faults:
+            return
+        if "cursor back to zero" in self.faults and state.evicted > state.protected:
+            state.evicted = 0
+            return
+        margin = margin_of(self.policy.margin, self.geometry.window, self.page_size)
+        after = cursor(state.evicted, state.protected, length, margin, self.page_size)
+        first = max(state.evicted, state.protected)
+        if "keep behind the cursor" not in self.faults:
+            self.pool.take_swa_back(state.pages[first // self.page_size : after // self.page_size])
+        state.evicted = after
+
+    def _give_up_window(self, state: _Request) -> None:
+        if state.lock.window_from is None or not state.protected:
+            return
+        left = window_left(state.computed, state.protected, self.geometry.window)
+        if (self.policy.early_release and left) or "window released early" in self.faults:
+            state.lock = self.tree.release_window(state.lock)
 
     def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
         """Keep the accepted tokens; give back the pages of rejected ones."""
-        page_size = self.geometry.page_size
         for name, sampled in tokens.items():
             state = self.requests[name]
             state.computed += accepted
             state.allocated = state.computed
             state.tokens += sampled
-            keep = page_ceil(state.computed, page_size) // page_size
-            self.free += state.pages[keep:]
+            keep = page_ceil(state.computed, self.page_size) // self.page_size
+            self.pool.take_back(state.pages[keep:])
             del state.pages[keep:]
+
+    # The end of a request
 
     def finish(self, request: str) -> None:
         """Publish and release."""
         state = self.requests[request]
         self._publish(state)
-        if "double free on finish" in self.policy.faults and state.pages:
-            self.free.append(state.pages[0])
+        if "double free on finish" in self.faults and state.pages:
+            self.pool.free.append(state.pages[0])
         self._release(request)
 
     def abort(self, request: str) -> None:
         """Release without publishing anything more."""
-        if "leak on abort" in self.policy.faults:
-            self.requests[request].pages = self.requests[request].pages[:-1]
+        state = self.requests[request]
+        if "leak on abort" in self.faults:
+            state.pages = state.pages[:-1]
+        if "lock kept on abort" in self.faults:
+            state.lock = NO_LOCK
         self._release(request)
 
     def drop(self, request: str) -> None:
@@ -239,66 +281,122 @@ class ReferenceEngine:
 
     def _release(self, request: str) -> None:
         state = self.requests.pop(request)
-        self.free += state.pages[state.protected // self.geometry.page_size :]
+        private = state.pages[state.protected // self.page_size :]
+        if "SWA half freed twice" in self.faults:
+            self.pool.free_swa += [self.pool.to[page] for page in private if page in self.pool.to]
+        self.pool.take_back(private)
+        self.tree.unlock(state.lock)
         if state.slot not in self.free_slots:
             self.free_slots.append(state.slot)
 
-    def evict(self, tokens: int) -> None:
-        """Give back leaf pages that nobody reads, oldest first."""
-        wanted = page_ceil(tokens, self.geometry.page_size) // self.geometry.page_size
-        for _ in range(wanted):
-            candidates = evictable(self.tree, self._locked())
-            if not candidates:
-                return
-            self.free.append(self.tree.pop(candidates[0]))
+    def evict(self, tokens: int, swa_tokens: int = 0) -> None:
+        """Give back leaf pages that nobody reads, then SWA halves, oldest first."""
+        self.tree.evict(page_ceil(tokens, self.page_size) // self.page_size)
+        if self.policy.paged_swa:
+            self.tree.bury(page_ceil(swa_tokens, self.page_size) // self.page_size)
+
+    def complaint(self) -> str:
+        """Nothing: the monitor checks this engine."""
+        return ""
 
     def flush(self) -> None:
-        """Clear tree, pool and slots."""
+        """Clear tree, pools and slots."""
         self.tree.clear()
-        self.free = self._all_pages()
+        self.pool.clear()
         self.free_slots.sort()
+
+    # What is told
 
     def pools(self) -> Pools:
         """Snapshot: one node a cached page."""
-        page_size = self.geometry.page_size
-        locked = self._held()
-        ordered = sorted(self.tree, key=lambda prefix: (len(prefix), prefix))
+        tree, page_size = self.tree, self.page_size
+        ordered = sorted(tree.pages, key=lambda prefix: (len(prefix), prefix))
         index = {prefix: number for number, prefix in enumerate(ordered)}
-        held = len(locked) * page_size
-        miscount = 1 if "miscount" in self.policy.faults and self.tree else 0
+        evictable = tree.evictable_full() * page_size
+        miscount = 1 if "miscount" in self.faults and tree.pages else 0
         return Pools(
-            free=tuple(sorted(self.free)),
+            free=tuple(sorted(self.pool.free)),
             free_slots=tuple(self.free_slots),
             nodes=tuple(
                 Node(
                     parent=index.get(prefix[:-page_size], -1),
                     tokens=prefix[-page_size:],
-                    locs=self._locs([self.tree[prefix]], page_size),
-                    full_lock=int(prefix in locked),
+                    locs=self._locs([tree.pages[prefix]], page_size),
+                    full_lock=tree.locks[prefix].full,
+                    swa_lock=tree.locks[prefix].swa,
+                    tombstone=tree.locks[prefix].tombstone,
                 )
                 for prefix in ordered
             ),
-            holdings=tuple(
-                Holding(
-                    request=name,
-                    slot=state.slot,
-                    protected_len=state.protected,
-                    locs=self._locs(state.pages, state.allocated),
-                )
-                for name, state in self.requests.items()
-                if state.pages
-            ),
+            holdings=tuple(self._holdings(index)),
             counters={
-                "available": len(self.free) * page_size,
-                "evictable": len(self.tree) * page_size - held + miscount,
-                "protected": held,
+                "available": len(self.pool.free) * page_size,
+                "evictable": evictable + miscount,
+                "protected": len(tree.pages) * page_size - evictable,
+            },
+            swa=self._swa_pool() if self.policy.paged_swa else None,
+        )
+
+    def _holdings(self, index: dict[tuple[int, ...], int]) -> Iterator[Holding]:
+        for name, state in self.requests.items():
+            if not state.pages:
+                continue
+            path = page_prefixes(state.lock.tokens, self.page_size)
+            window = (
+                []
+                if state.lock.window_from is None
+                else path[state.lock.window_from // self.page_size :]
+            )
+            yield Holding(
+                request=name,
+                slot=state.slot,
+                protected_len=state.protected,
+                locs=self._locs(state.pages, state.allocated),
+                locked=index.get(path[-1]) if path else None,
+                swa_locked_from=index.get(window[0]) if window else None,
+                swa_evicted_len=state.evicted,
+            )
+
+    def _swa_pool(self) -> SwaPool:
+        size, pool, tree = self.page_size, self.pool, self.tree
+        runs: list[MapRun] = []
+        for page, swa_page in sorted(pool.to.items()):
+            full, at, tokens = runs[-1] if runs else (0, 0, 0)
+            if runs and (full + tokens, at + tokens) == (page * size, swa_page * size):
+                runs[-1] = (full, at, tokens + size)
+            else:
+                runs.append((page * size, swa_page * size, size))
+        if "forget a token's entry" in self.faults and runs:
+            full, at, tokens = runs.pop()
+            runs += [(full, at, tokens - 1)] if tokens > 1 else []
+        live = sum(not locks.tombstone for locks in tree.locks.values())
+        evictable = tree.evictable_swa()
+        counted_twice = evictable if "SWA miscount" in self.faults else 0
+        return SwaPool(
+            free=tuple(sorted(pool.free_swa)),
+            full_to_swa=tuple(runs),
+            counters={
+                "available": len(pool.free_swa) * size,
+                "evictable": (evictable + counted_twice) * size,
+                "protected": (live - evictable) * size,
             },
         )
 
+    def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
+        """SWA locations of a slot's positions; None where the window lives in rings."""
+        if not self.policy.paged_swa:
+            return None
+        size, to = self.page_size, self.pool.to
+        state = next(state for state in self.requests.values() if state.slot == slot)
+        pages = [to.get(state.pages[at // size], NONE) for at in range(start, end)]
+        return [
+            page * size + at % size if page else NONE
+            for page, at in zip(pages, range(start, end), strict=True)
+        ]
+
     def _locs(self, pages: Sequence[Page], length: int) -> tuple[int, ...]:
-        page_size = self.geometry.page_size
         return tuple(
-            pages[position // page_size] * page_size + position % page_size
+            pages[position // self.page_size] * self.page_size + position % self.page_size
             for position in range(length)
         )
 
@@ -326,6 +424,8 @@ def reference_player(geometry: Geometry, policy: Policy | None = None) -> Player
     """A player on the reference engine with the rules as its kernels."""
     policy = policy or Policy()
     engine = ReferenceEngine(geometry=geometry, policy=policy)
+    if policy.paged_swa:
+        return Player(engine, None)
     forward = RuleForward(
         window=geometry.window,
         stride=engine.stride,

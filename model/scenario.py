@@ -180,9 +180,15 @@ class Retract(_Operation, frozen=True, kw_only=True):
 
 
 class Evict(_Operation, frozen=True, kw_only=True):
-    """The tree is asked to give back at least ``tokens`` tokens of the full pool."""
+    """The tree is asked to give memory back.
+
+    Attributes:
+        tokens: at least so many tokens of the full pool.
+        swa_tokens: at least so many of the SWA pool: nodes become tombstones.
+    """
 
     tokens: Count
+    swa_tokens: Count = 0
 
 
 class Flush(_Operation, frozen=True, kw_only=True):

@@ -140,8 +140,9 @@ def _spell_cache(operation: CacheOperation) -> str:
             return f"abort {spell_name(request)}"
         case Retract(request=request):
             return f"retract {spell_name(request)}"
-        case Evict(tokens=tokens):
-            return f"evict {tokens} tokens"
+        case Evict(tokens=tokens, swa_tokens=swa_tokens):
+            share = f", {swa_tokens} of the SWA pool" if swa_tokens else ""
+            return f"evict {tokens} tokens{share}"
         case Flush():
             return "flush"
 
@@ -375,7 +376,12 @@ def _request(line: _Line) -> dict[str, object]:
 def _evict(line: _Line) -> dict[str, object]:
     tokens = line.number("how many tokens")
     line.words("tokens")
-    return {"tokens": tokens}
+    if line.is_over:
+        return {"tokens": tokens}
+    line.sign(",")
+    swa_tokens = line.number("how many tokens of the SWA pool")
+    line.words("of", "the", "SWA", "pool")
+    return {"tokens": tokens, "swa_tokens": swa_tokens}
 
 
 def _plan(line: _Line) -> dict[str, object]:
@@ -427,7 +433,7 @@ FORMS = {
         _Form(usage="finish NAME", kind=Finish, read=_request),
         _Form(usage="abort NAME", kind=Abort, read=_request),
         _Form(usage="retract NAME", kind=Retract, read=_request),
-        _Form(usage="evict N tokens", kind=Evict, read=_evict),
+        _Form(usage="evict N tokens, N of the SWA pool", kind=Evict, read=_evict),
         _Form(usage="flush", kind=Flush, read=_nothing),
         _Form(usage="plan MODE NAME NAME, N tokens each, outside the graph", kind=Plan, read=_plan),
         _Form(usage="pad N rows", kind=Pad, read=_rows),

@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 CacheInvariant: TypeAlias = Literal[
-    "FRESH-DECODE", "FRESH-PREFILL", "PARTITION", "PADDING", "USEFUL", "REFINES"
-]
+    "FRESH-DECODE", "FRESH-PREFILL", "WINDOW", "PARTITION", "MAP", "LOCK", "CURSOR", "PADDING",
+    "PROGRESS", "USEFUL", "REFINES",
+]  # fmt: skip
 
 Invariant: TypeAlias = CacheInvariant | Literal["CURRENT"]
 
@@ -19,15 +20,28 @@ INVARIANTS: dict[Invariant, str] = {
     "FRESH-DECODE": "every row that a decode or verify query reads was written by this request, "
     "in this occupancy, at exactly the position that it stands for",
     "FRESH-PREFILL": "the same for every ring row that a prefill query reads",
-    "PARTITION": "every page is in exactly one of free, tree, request; every slot is free or lent "
-    "once; the sizes add up",
+    "WINDOW": "every key of a query's window has a location of the SWA pool when a forward runs, "
+    "and that location holds the key of that position of the query's own prefix",
+    "PARTITION": "every page of either pool is in exactly one of free, tree, request; every slot "
+    "is free or lent once; the sizes add up",
+    "MAP": "the full-to-SWA map is injective and page congruent; it maps whole pages, just those "
+    "whose SWA half a node or a request holds; no mapped page is free",
+    "LOCK": "a node's lock counts are the requests that lock it or lock below it; no tombstone's "
+    "window is locked; what a reader's window reaches of the tree is locked",
+    "CURSOR": "the SWA eviction cursor stands at a page's start, never goes back, never passes a "
+    "position that the next query sees, and what lies behind it was given back",
     "PADDING": "padded rows touch rows of slot 0 only, and no request touches those",
+    "PROGRESS": "nothing is refused for memory that is free or can be reclaimed, and no forward "
+    "computes nothing",
     "USEFUL": "reuse still happens: a request with a cached prefix prefills no more than what is "
     "not cached, or a window rounded up to a page",
     "REFINES": "every observed step is one that the specification allows: the rows that the rules "
     "give, the window that they give, a match that the tree holds",
 }
 """The ladder of a cache, in the order in which a broken one is reported first, each in words."""
+
+NEEDS_SWA: frozenset[Invariant] = frozenset({"WINDOW", "MAP", "LOCK", "CURSOR", "PROGRESS"})
+"""Put to the test only where snapshots tell of an SWA pool (LOCK: of who holds locks)."""
 
 TRANSLATION_INVARIANTS: dict[Invariant, str] = {
     "CURRENT": "the translation that a forward consumes equals the map at that forward applied to "
@@ -45,15 +59,25 @@ IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS
 CacheCause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
+    # WINDOW
+    "unmapped",
     # PARTITION
     "lent-twice", "double-free", "translated-free", "translated-foreign", "shared", "leak",
     "misaligned", "sizes",
+    # MAP
+    "not-injective", "mapped-free", "stale-entry", "reserved", "torn", "disagrees",
+    # LOCK
+    "unlocked", "window-unlocked", "tombstone-locked", "swa-lock-count", "lock-count", "lock-order",
+    # CURSOR
+    "too-far", "went-back", "not-given-back",
     # PADDING
     "padding-escapes", "request-in-padding",
+    # PROGRESS
+    "empty-step", "refused", "hoarded",
     # USEFUL
     "no-reuse",
     # REFINES
-    "row", "window", "match", "payload", "assumption",
+    "row", "window", "match", "uncomputed", "payload", "assumption", "own-check",
 ]  # fmt: skip
 
 TranslationCause: TypeAlias = Literal[
@@ -69,6 +93,7 @@ CAUSES: dict[Cause, str] = {
     "rejected-draft": "the row holds a draft token that was rejected",
     "never-written": "nobody has written the row since the pool was made",
     "same-content": "an earlier occupant wrote the row for the same position of the same prefix",
+    "unmapped": "what is live, or about to be read or written, has no location of the SWA pool",
     "lent-twice": "a slot or location was lent that is reserved or not free",
     "double-free": "a page or slot stands in the free list twice, or was given back while free",
     "translated-free": "a location that is not lent was translated, or was what came out",
@@ -77,14 +102,34 @@ CAUSES: dict[Cause, str] = {
     "leak": "a page or slot has no owner",
     "misaligned": "a location is not at its position's place in its page",
     "sizes": "the engine's own count differs from what its objects hold",
+    "not-injective": "two pages of the full pool map to one SWA page",
+    "mapped-free": "a mapped page's SWA page is free",
+    "stale-entry": "a page that is free, a tombstone's or nobody's is still mapped",
+    "reserved": "the reserved page is mapped, or mapped to",
+    "torn": "a page is mapped in part, or to two SWA pages",
+    "disagrees": "the tree keeps other SWA locations than the map names",
+    "unlocked": "a request reads of the tree what it does not lock",
+    "window-unlocked": "a request's window reaches cached tokens whose SWA half it does not lock",
+    "tombstone-locked": "a tombstone has a sliding-window lock",
+    "swa-lock-count": "a node has more or fewer sliding-window locks than requests hold",
+    "lock-count": "a node has more or fewer locks than requests hold",
+    "lock-order": "a node has a negative count, or more sliding-window locks than locks",
+    "too-far": "the cursor has passed a position that the next query sees",
+    "went-back": "the cursor went back within one occupancy",
+    "not-given-back": "the cursor has passed pages that are still mapped",
     "padding-escapes": "a padded row touched a row outside slot 0",
     "request-in-padding": "a request touched a row of the padding slot",
+    "empty-step": "a forward computed no new token",
+    "refused": "an operation was refused for memory that is free or that the tree may evict",
+    "hoarded": "an operation was refused for memory that no window reaches any more",
     "no-reuse": "more was prefilled again than the bound allows",
     "row": "a launch named another row than the rule gives",
     "window": "a query's window is not the one that the rule gives",
     "match": "the reused prefix is longer than what the tree holds, or not page aligned",
+    "uncomputed": "the tree answers for more of a request's tokens than it has computed",
     "payload": "what came out of the tensor is not what was seen going in",
     "assumption": "a launch breaks a guarantee of the host that the kernel proofs assume",
+    "own-check": "the engine's own check of its tree fails",
 }
 
 TRANSLATION_CAUSES: dict[Cause, str] = {

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 CacheWitness: TypeAlias = Literal[
     "prefix hit", "cap would bind", "cap bound", "ring read by decode", "ring read by prefill",
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
-    "padded row",
+    "padded row", "tombstone made", "tombstone recovered", "SWA page given back",
+    "window lock given up", "node split under a lock",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -34,6 +35,15 @@ WITNESSES: dict[Witness, str] = {
 
 WITHOUT_RING: tuple[Witness, ...] = ("prefix hit", "cap would bind", "page evicted")
 """Those of them that a release without any ring can reach."""
+
+SWA_WITNESSES: dict[Witness, str] = {
+    "tombstone made": "a node's SWA half was given back while its full pages stayed",
+    "tombstone recovered": "an insert brought the SWA half of a tombstone back",
+    "SWA page given back": "a running request gave SWA pages of its own back",
+    "window lock given up": "a request kept its lock on a prefix and gave up the window's",
+    "node split under a lock": "a node was split while a request locked it",
+}
+"""Required where an index-addressed SWA pool is told, of the right constructions."""
 
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
@@ -72,15 +82,38 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where the resolver names ring rows, which no map has a part in."""
 
 
-def required_of(construction: str, *, has_ring: bool = True) -> tuple[Witness, ...]:
+NEEDS_TREE = frozenset[Witness](
+    {"prefix hit", "cap would bind", "foreign row in window", "page evicted", "tombstone made",
+     "tombstone recovered", "node split under a lock", "window lock given up"}
+)  # fmt: skip
+"""Those that nothing reaches where no prefix is kept."""
+
+
+def required_of(
+    construction: str,
+    *,
+    has_ring: bool = True,
+    has_swa: bool = False,
+    reuses: bool = True,
+    releases_early: bool = False,
+) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
     Args:
         construction: of the target.
         has_ring: whether its release has a ring.
+        has_swa: whether it has an index-addressed SWA pool instead.
+        reuses: whether it has a tree that keeps prefixes.
+        releases_early: whether it gives a window's lock back before that of its prefix.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES if has_ring else {name: WITNESSES[name] for name in WITHOUT_RING}
+    if has_swa:
+        cache = cache | SWA_WITNESSES
+    if not releases_early:
+        cache = {name: words for name, words in cache.items() if name != "window lock given up"}
+    if not reuses:
+        cache = {name: words for name, words in cache.items() if name not in NEEDS_TREE}
     return tuple(
         {
             "triton": TRANSLATION_WITNESSES,

@@ -28,6 +28,20 @@ def page_ceil(tokens: int, page_size: int) -> int:
     return page_floor(tokens + page_size - 1, page_size)
 
 
+def new_pages(allocated: int, end: int, page_size: int) -> int:
+    """PAGE-5. Tokens in whole pages that a request takes from each pool to hold ``end`` tokens.
+
+    An extend fills the last page first; a decode takes a page only when it steps into one. Both
+    pools lend as many, or neither lends any (theorem P7). Source: ``get_num_new_pages``,
+    ``alloc_extend``, ``alloc_decode``.
+
+    pre: 0 <= allocated <= end and page_size >= 1
+    post: __return__ >= 0 and __return__ % page_size == 0
+    post: page_ceil(allocated, page_size) + __return__ == page_ceil(end, page_size)
+    """
+    return page_ceil(end, page_size) - page_ceil(allocated, page_size)
+
+
 def page_of(loc: FullLoc, page_size: int) -> Page:
     """PAGE-3. Page of a token location; concrete integers only.
 

@@ -135,6 +135,24 @@ def inserted(
     return after, refused
 
 
+def recovers(tombstone: bool, offered_live: bool) -> bool:
+    """RADIX-9. Whether an insert brings a cached prefix its sliding-window half back.
+
+    Source: ``_insert_helper`` (branches 1 to 3), ``UnifiedRadixCache`` (SWA component).
+    """
+    return select(tombstone, offered_live, False)
+
+
+def recovered_page(locked: bool, cached_page: Page, offered: Page) -> Page:
+    """RADIX-10. Page of a recovered prefix: the offered one, unless a reader holds the cached one.
+
+    A reader's full page is not taken from under it: it stays, and takes over the sliding-window
+    half of the offered page. Source: ``_recover_tombstone_keeping_locked_full`` (0.5.15); releases
+    before replace the page in any case.
+    """
+    return select(locked, cached_page, offered)
+
+
 def evictable(pages: Pages, locked: Iterable[Prefix]) -> list[Prefix]:
     """RADIX-5. Prefixes that may go next: no longer prefix is cached, and no reader locks one.
 

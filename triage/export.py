@@ -298,8 +298,9 @@ def _calls(operations: Sequence[Operation]) -> list[str]:
                 lines.append(f'self.prefill("{request}"{chunk})')
             case Decode():
                 lines.append("self.decode()")
-            case Evict(tokens=tokens):
-                lines.append(f"self.tree.evict(EvictParams(num_tokens={tokens}))")
+            case Evict(tokens=tokens, swa_tokens=swa_tokens):
+                share = f", swa_num_tokens={swa_tokens}" if swa_tokens else ""
+                lines.append(f"self.tree.evict(EvictParams(num_tokens={tokens}{share}))")
             case Flush():
                 lines.append("self.flush()")
             case Finish() | Abort() | Retract():
@@ -421,8 +422,9 @@ def _spell_operation(operation: Operation, *, room: int) -> list[str]:
             return [f"Decode(pad={pad})," if pad else "Decode(),"]
         case Verify(accepted=accepted):
             return [f"Verify(accepted={accepted}),"]
-        case Evict(tokens=tokens):
-            return [f"Evict(tokens={tokens}),"]
+        case Evict(tokens=tokens, swa_tokens=swa_tokens):
+            share = f", swa_tokens={swa_tokens}" if swa_tokens else ""
+            return [f"Evict(tokens={tokens}{share}),"]
         case Flush():
             return ["Flush(),"]
         case Finish() | Abort() | Retract():

@@ -7,8 +7,9 @@ the release does at that point, with the release's own functions; the scheduler'
 
 from __future__ import annotations
 
+import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -24,10 +25,18 @@ from sglang.srt.server_args import ServerArgs, set_global_server_args_for_schedu
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
-from kvproof.fuzz.drivers.pool import call_with_known, window_layer_pool
+from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS
+from kvproof.fuzz.drivers.pool import (
+    call_with_known,
+    free_pages,
+    map_runs,
+    paged_swa_pool,
+    window_layer_pool,
+)
+from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, lock_indices
 from kvproof.kernels.engines.shims import engine_family
-from kvproof.model.facts import Holding, Node, Pools, Started
-from kvproof.model.player import Chunk, RefusedError
+from kvproof.model.facts import Holding, Locks, Node, Pools, Started, SwaPool
+from kvproof.model.player import Chunk, NoMemoryError, RefusedError
 from kvproof.model.scenario import Geometry
 
 UNLIMITED = 1 << 30
@@ -35,20 +44,25 @@ UNLIMITED = 1 << 30
 
 DEVICE = "cpu"
 
-_ARCHITECTURE = "DeepseekV4ForCausalLM"
 
-MODEL_CONFIG: Any = SimpleNamespace(
-    vocab_size=UNLIMITED,
-    is_encoder_decoder=False,
-    is_multimodal=False,
-    is_draft_model=False,
-    is_matryoshka=False,
-    linear_attn_registry_result=None,
-    hf_config=PretrainedConfig(architectures=[_ARCHITECTURE]),
-    _resolved_model_impl=None,
-    _resolved_model_arch=_ARCHITECTURE,
-)
-"""What the scheduler and the cache builder ask of the model's configuration."""
+def _model_config(architecture: str) -> Any:
+    """What the scheduler and the cache builder ask of a model's configuration."""
+    return SimpleNamespace(
+        vocab_size=UNLIMITED,
+        is_encoder_decoder=False,
+        is_multimodal=False,
+        is_draft_model=False,
+        is_matryoshka=False,
+        linear_attn_registry_result=None,
+        hf_config=PretrainedConfig(architectures=[architecture]),
+        _resolved_model_impl=None,
+        _resolved_model_arch=architecture,
+    )
+
+
+_RING_MODEL = _model_config("DeepseekV4ForCausalLM")
+_PAGED_MODEL = _model_config("GptOssForCausalLM")
+"""Layers with full attention and with a window, each kind with a pool of its own."""
 
 
 class ReleaseEngine:
@@ -57,18 +71,22 @@ class ReleaseEngine:
     A fresh one is made for each scenario. Subclasses say how a release family differs.
     """
 
-    constructions: ClassVar[tuple[str, ...]] = ("registry",)
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
     def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
-        if construction not in self.constructions:
+        offered = BY_FAMILY[engine_family().name]
+        if construction not in offered:
             raise ValueError(
                 f"{sglang.__version__} has no construction {construction!r}; "
-                f"it has {', '.join(self.constructions)}"
+                f"it has {', '.join(offered)}"
             )
         self.geometry = geometry
         self.construction = construction
+        self.choice = CONSTRUCTIONS[construction]
+        # Asked for when they are used, so after the import will do.
+        os.environ.update(self.choice.environment)
+        self.model_config = _PAGED_MODEL if self.choice.paged else _RING_MODEL
         self.backend = backend
         self.server_args = self._publish_server_args()
         self.requests = ReqToTokenPool(
@@ -99,6 +117,7 @@ class ReleaseEngine:
             # Says which of its two ways of writing req_to_token the release takes: the torch loop
             # instead of the Triton kernel.
             "attention_backend": "torch_native",
+            **self.choice.arguments,
         }
 
     def _publish_server_args(self) -> Any:
@@ -117,8 +136,8 @@ class ReleaseEngine:
 
     @property
     def swa_tokens(self) -> int:
-        """Tokens of the SWA pool; as large as the full pool where the geometry says nothing."""
-        return self.geometry.swa_pool_tokens
+        """Tokens of the SWA pool. Behind rings it is never the limit."""
+        return self.geometry.pool_tokens if self.unified else self.geometry.swa_pool_tokens
 
     @property
     def compressed_tokens(self) -> int:
@@ -128,9 +147,15 @@ class ReleaseEngine:
     @property
     def unified(self) -> bool:
         """Whether the sliding window lives in rings; asks the release's own gate."""
-        return engine_family().has_ring and bool(engine_family().part("gate")())
+        return (
+            engine_family().has_ring
+            and not self.choice.paged
+            and bool(engine_family().part("gate")())
+        )
 
     def _make_kv_pool(self) -> Any:
+        if self.choice.paged:
+            return paged_swa_pool(self.geometry, swa_tokens=self.swa_tokens, device=DEVICE)
         return window_layer_pool(
             self.geometry,
             swa_tokens=self.swa_tokens,
@@ -155,7 +180,7 @@ class ReleaseEngine:
         )
 
     def _make_tree(self) -> Any:
-        """The tree that the release's own builder makes; the model is DeepSeek-V4."""
+        """The tree that the release's own builder makes."""
         model_runner = SimpleNamespace(
             linear_attn_model_spec=None,
             hybrid_gdn_config=None,
@@ -163,7 +188,7 @@ class ReleaseEngine:
             kimi_linear_config=None,
             hybrid_lightning_config=None,
             token_to_kv_pool=self.kv_pool,
-            model_config=MODEL_CONFIG,
+            model_config=self.model_config,
             mtp_draft_device_pools=(),
             mtp_draft_mamba_pools=(),
         )
@@ -179,7 +204,7 @@ class ReleaseEngine:
             engine_family().part("tree builder"),
             {
                 "server_args": self.server_args,
-                "model_config": MODEL_CONFIG,
+                "model_config": self.model_config,
                 "tp_worker": worker,
                 "page_size": self.geometry.page_size,
                 "spec_algorithm": SpeculativeAlgorithm.NONE,
@@ -228,9 +253,25 @@ class ReleaseEngine:
     def _release_for_retract(self, index: int, remaining: int) -> None:
         raise NotImplementedError
 
-    def _nodes(self) -> Iterator[tuple[int, Sequence[int], Any, int, int, bool]]:
-        """Nodes, parents first: parent's index, tokens, locs, full lock, SWA lock, tombstone."""
+    def _nodes(self) -> Iterator[SeenNode]:
+        """Nodes of the tree, parents first; asked only where the construction has a tree."""
         raise NotImplementedError
+
+    def _held_lock(self, req: Any) -> SeenLock | None:
+        """What a request locks in the tree; None for nothing."""
+        raise NotImplementedError
+
+    def _lock(self, req: Any) -> SeenLock | None:
+        """What can be told of it."""
+        return self._held_lock(req)
+
+    def _swa_evicted_len(self, req: Any) -> int:
+        """The cursor: leading tokens of a request whose SWA locations were given back."""
+        raise NotImplementedError
+
+    def _locks(self) -> Locks:
+        """What snapshots tell of locks."""
+        return "counted" if self.choice.reuses else "untold"
 
     def _reprefill_tail(self) -> int:
         """What the tree's own method holds back; 0 where it has none."""
@@ -264,6 +305,8 @@ class ReleaseEngine:
             reprefill_tail=self._reprefill_tail(),
             tombstones_gate=self._tombstones_gate(),
             verify_order=engine_family().verify_order,
+            swa_tokens=0 if self.unified else self.swa_tokens,
+            locks=self._locks(),
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
                 "sglang": sglang.__version__,
@@ -295,7 +338,7 @@ class ReleaseEngine:
         if self.chunked is not None:
             self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
-            [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
+            [req], self.requests, self.allocator, self.tree, self.model_config,
             False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
         )  # fmt: skip
         self.batch.prepare_for_extend()
@@ -324,7 +367,9 @@ class ReleaseEngine:
         req.init_next_round_input(self.tree)
         result = adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
         if not adder.can_run_list:
-            raise RefusedError(f"the adder refused the request: {result.name}")
+            # The adder's other answer is about the budget of the step.
+            refused = NoMemoryError if result.name == "NO_TOKEN" else RefusedError
+            raise refused(f"the adder refused the request: {result.name}")
         self.chunked = adder.new_chunked_req
         chunk = self._launch(req)
         self.held[request] = self.waiting.pop(request)
@@ -342,7 +387,7 @@ class ReleaseEngine:
         req.init_next_round_input()
         rest = adder.add_chunked_req(req)
         if not adder.can_run_list:
-            raise RefusedError("the adder parked the chunk: no memory")
+            raise NoMemoryError("the adder parked the chunk: no memory")
         self.chunked = rest
         return self._launch(req)
 
@@ -369,7 +414,7 @@ class ReleaseEngine:
             raise RefusedError("the drivers do not run speculative decoding yet")
         # Scheduler.update_running_batch; where it would retract, the scenario decides instead.
         if not self.running.check_decode_mem():
-            raise RefusedError("no memory for a decode step")
+            raise NoMemoryError("no memory for a decode step")
         self.running.prepare_for_decode()
         self._count_forward(self.running)
         return [
@@ -425,9 +470,9 @@ class ReleaseEngine:
         self.running.filter_batch(keep_indices=[at for at in range(len(reqs)) if at != index])
         self.waiting[request] = self.held.pop(request)
 
-    def evict(self, tokens: int) -> None:
-        """Ask the tree to give back ``tokens`` tokens."""
-        self.tree.evict(EvictParams(num_tokens=tokens))
+    def evict(self, tokens: int, swa_tokens: int) -> None:
+        """Ask the tree to give back ``tokens`` tokens, and so many of the SWA pool."""
+        self.tree.evict(EvictParams(num_tokens=tokens, swa_num_tokens=swa_tokens))
 
     def flush(self) -> None:
         """Clear the cache; no request holds memory."""
@@ -440,45 +485,79 @@ class ReleaseEngine:
 
     def pools(self) -> Pools:
         """Snapshot of pools and tree, read from the real objects."""
-        full = self.allocator.full_attn_allocator
+        nodes = list(self._nodes()) if self.choice.reuses else []
         return Pools(
-            free=tuple(
-                page
-                for pages in (full.free_pages, full.release_pages)
-                if pages is not None
-                for page in pages.tolist()
-            ),
+            free=free_pages(self.allocator.full_attn_allocator),
             free_slots=tuple(self.requests.free_slots),
             nodes=tuple(
                 Node(
-                    parent=parent,
-                    tokens=tuple(tokens),
-                    locs=tuple(locs.tolist()),
-                    full_lock=full_lock,
-                    swa_lock=swa_lock,
-                    tombstone=tombstone,
+                    parent=node.parent,
+                    tokens=tuple(node.tokens),
+                    locs=tuple(node.locs.tolist()),
+                    full_lock=node.full_lock,
+                    swa_lock=node.swa_lock,
+                    tombstone=node.tombstone,
+                    swa_locs=() if node.swa_locs is None else tuple(node.swa_locs.tolist()),
                 )
-                for parent, tokens, locs, full_lock, swa_lock, tombstone in self._nodes()
+                for node in nodes
             ),
-            holdings=tuple(self._holdings()),
+            holdings=tuple(self._holdings(nodes)),
             counters={
                 "available": int(self.allocator.full_available_size()),
                 "evictable": int(self.tree.full_evictable_size()),
                 "protected": int(self.tree.full_protected_size()),
             },
+            swa=None if self.unified else self._swa_pool(),
         )
 
-    def _holdings(self) -> Iterator[Holding]:
+    def complaint(self) -> str:
+        """What the tree's own check finds wrong; empty for nothing."""
+        # SchedulerInvariantChecker._check_tree_cache: when idle, since it expects no locks
+        if self.held or not self.choice.reuses:
+            return ""
+        try:
+            self.tree.sanity_check()
+        except Exception as error:  # releases raise various kinds, one of them plain Exception
+            return " ".join(str(error).split())
+        return ""
+
+    def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
+        """SWA locations of a slot's positions by the map as it is now; None behind rings."""
+        if self.unified:
+            return None
+        full = self.requests.req_to_token[slot, start:end]
+        locs: list[int] = self.allocator.full_to_swa_index_mapping[full.to(torch.int64)].tolist()
+        return locs
+
+    def _swa_pool(self) -> SwaPool:
+        return SwaPool(
+            free=free_pages(self.allocator.swa_attn_allocator),
+            full_to_swa=map_runs(self.allocator.full_to_swa_index_mapping),
+            counters={
+                "available": int(self.allocator.swa_available_size()),
+                "evictable": int(self.tree.swa_evictable_size()),
+                "protected": int(self.tree.swa_protected_size()),
+            },
+        )
+
+    def _holdings(self, nodes: Sequence[SeenNode]) -> Iterator[Holding]:
+        index_of: Mapping[int, int] = {node.handle: at for at, node in enumerate(nodes)}
         for name, req in self.held.items():
             slot = self._slot(req)
-            if slot is not None:
-                row = self.requests.req_to_token[slot, : self._allocated_len(req)]
-                yield Holding(
-                    request=name,
-                    slot=slot,
-                    protected_len=self._protected_len(req),
-                    locs=tuple(row.tolist()),
-                )
+            if slot is None:
+                continue
+            lock = self._lock(req) if nodes else None
+            locked, swa_from = (None, None) if lock is None else lock_indices(lock, nodes, index_of)
+            row = self.requests.req_to_token[slot, : self._allocated_len(req)]
+            yield Holding(
+                request=name,
+                slot=slot,
+                protected_len=self._protected_len(req),
+                locs=tuple(row.tolist()),
+                locked=locked,
+                swa_locked_from=swa_from,
+                swa_evicted_len=0 if self.unified else self._swa_evicted_len(req),
+            )
 
 
 def _class_name(thing: Any) -> str:

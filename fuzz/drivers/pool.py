@@ -1,4 +1,4 @@
-"""DeepSeek-V4's pool with one sliding-window layer, as every driver of it builds it."""
+"""The pools with one sliding-window layer, as every driver builds them, and how they are read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
+from kvproof.model.facts import MapRun
 from kvproof.model.scenario import Geometry
 
 _HEAD_DIMS = (8, 8)
@@ -16,6 +19,11 @@ _HEAD_DIMS = (8, 8)
 
 _PAGED_HEAD_DIMS = (448, 64)
 """The same of the pool without a ring (the gate off), whose fp8 layout is fixed."""
+
+SWA_LAYER, FULL_LAYER = 0, 1
+"""Layers of the hybrid pool."""
+
+PAGED_HEAD_DIM = 4
 
 
 def call_with_known(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -67,3 +75,44 @@ def window_layer_pool(
             "sliding_window": geometry.window,
         },
     )
+
+
+def paged_swa_pool(geometry: Geometry, *, swa_tokens: int, device: str = "cpu") -> Any:
+    """An `SWAKVPool` with one layer of each kind, as a hybrid model's runner builds it."""
+    return call_with_known(
+        SWAKVPool,
+        {
+            "size": geometry.pool_tokens,
+            "size_swa": swa_tokens,
+            "page_size": geometry.page_size,
+            "dtype": torch.bfloat16,
+            "head_num": 1,
+            "head_dim": PAGED_HEAD_DIM,
+            "swa_attention_layer_ids": [SWA_LAYER],
+            "full_attention_layer_ids": [FULL_LAYER],
+            "enable_kvcache_transpose": False,
+            "device": device,
+        },
+    )
+
+
+def free_pages(allocator: Any) -> tuple[int, ...]:
+    """Pages that an allocator of one pool can lend, the list that it sorts only later included."""
+    return tuple(
+        page
+        for pages in (allocator.free_pages, allocator.release_pages)
+        if pages is not None
+        for page in pages.tolist()
+    )
+
+
+def map_runs(full_to_swa: Any) -> tuple[MapRun, ...]:
+    """Runs of the map; its last entry, for the location -1, is none of the pool's."""
+    entries = full_to_swa[:-1].numpy()
+    locs = np.flatnonzero(entries)
+    if not len(locs):
+        return ()
+    swa = entries[locs]
+    starts = np.flatnonzero(np.r_[True, (np.diff(locs) != 1) | (np.diff(swa) != 1)])
+    lengths = np.diff(np.r_[starts, len(locs)])
+    return tuple(zip(locs[starts].tolist(), swa[starts].tolist(), lengths.tolist(), strict=True))

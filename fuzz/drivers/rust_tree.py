@@ -20,6 +20,8 @@ from typing import Any
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
+from kvproof.fuzz.drivers.tree import SeenNode
+
 _MAX_GAP = 4096
 """Ids in a row that may be gone; one step of a scenario makes and drops a few nodes at most."""
 
@@ -37,10 +39,8 @@ class RustTreeReader:
         self._alive: list[int] = []
         self._next = self._root + 1
 
-    def nodes(
-        self, token_at: Mapping[int, int]
-    ) -> Iterator[tuple[int, Sequence[int], Any, int, int, bool]]:
-        """The nodes, parents first: parent, tokens, locations, locks, tombstone.
+    def nodes(self, token_at: Mapping[int, int]) -> Iterator[SeenNode]:
+        """The nodes, parents first.
 
         Args:
             token_at: token that was last computed at each location.
@@ -58,7 +58,6 @@ class RustTreeReader:
             for node_id, value in self._values(len(locs))
         }
         unlocked = set(core.walk_for_kv_canary(True, False).slot_indices.tolist())
-        resident = set(core.walk_for_kv_canary(False, True).slot_indices.tolist())
         swa_unlocked = set(core.walk_for_kv_canary(True, True).slot_indices.tolist())
         index: dict[tuple[int, ...], int] = {(): -1}
         inner = {path[: -len(value)] for path, (_, value) in paths.items()}
@@ -67,13 +66,16 @@ class RustTreeReader:
             first = path[-len(value)]
             if path not in inner:
                 self._check(node_id, [token_at[loc] for loc in path])
-            yield (
+            swa_locs = core.get_component_device_value(node_id, ComponentType.SWA)
+            yield SeenNode(
+                node_id,
                 index[path[: -len(value)]],
                 [token_at[loc] for loc in path[-len(value) :]],
                 value,
                 int(first not in unlocked),
-                int(first in resident and first not in swa_unlocked),
-                first not in resident,
+                int(swa_locs is not None and first not in swa_unlocked),
+                swa_locs is None,
+                swa_locs,
             )
             index[path] = len(index) - 1
 

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from sglang.srt.environ import envs
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.chunk_cache import SWAChunkCache
 from sglang.srt.mem_cache.swa_radix_cache import SWARadixCache
+from sglang.srt.mem_cache.unified_cache_components import ComponentType
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from kvproof.fuzz.drivers import sglang_0_5_13
 
@@ -17,16 +21,20 @@ class Engine(sglang_0_5_13.Engine):
 
     def _make_tree(self) -> Any:
         # Scheduler.init_cache_with_memory_pool, for a model with a sliding window
-        return SWARadixCache(
-            params=CacheInitParams(
-                disable=False,
-                req_to_token_pool=self.requests,
-                token_to_kv_pool_allocator=self.allocator,
-                page_size=self.geometry.page_size,
-                chunked_prefill_size=self.server_args.chunked_prefill_size,
-                sliding_window_size=self.geometry.window,
-            )
+        params = CacheInitParams(
+            disable=not self.choice.reuses,
+            req_to_token_pool=self.requests,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=self.geometry.page_size,
+            chunked_prefill_size=self.server_args.chunked_prefill_size,
+            sliding_window_size=self.geometry.window,
         )
+        if not self.choice.reuses:
+            return SWAChunkCache(params)
+        if envs.SGLANG_ENABLE_UNIFIED_RADIX_TREE.get():
+            params.tree_components = (ComponentType.FULL, ComponentType.SWA)
+            return UnifiedRadixCache(params=params)
+        return SWARadixCache(params=params)
 
     def _token_ids(self, tokens: Sequence[int]) -> Sequence[int]:
         return list(tokens)

@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from sglang.srt.mem_cache import common
 
 from kvproof.fuzz.drivers.base import ReleaseEngine
+from kvproof.fuzz.drivers.tree import (
+    SeenLock,
+    SeenNode,
+    look_at_components,
+    look_at_swa_node,
+    walk,
+)
+from kvproof.kernels.engines.shims import engine_family
 
 
 class Engine(ReleaseEngine):
@@ -37,14 +45,28 @@ class Engine(ReleaseEngine):
     def _release_for_retract(self, index: int, remaining: int) -> None:
         self.running.release_req(index, remaining, self.server_args)
 
-    def _nodes(self) -> Iterator[tuple[int, Sequence[int], Any, int, int, bool]]:
-        stack = [(-1, child) for child in self.tree.root_node.children.values()]
-        index = 0
-        while stack:
-            parent, node = stack.pop()
-            yield (
-                parent, node.key.token_ids, node.value,
-                node.full_lock_ref, node.swa_lock_ref, node.swa_tombstone,
-            )  # fmt: skip
-            stack.extend((index, child) for child in node.children.values())
-            index += 1
+    def _nodes(self) -> Iterator[SeenNode]:
+        if hasattr(self.tree, "tree_components"):
+            return walk(self.tree.root_node, look_at_components(self._component))
+        return walk(self.tree.root_node, look_at_swa_node)
+
+    @property
+    def _component(self) -> Any:
+        return engine_family().part("component type")
+
+    def _held_lock(self, req: Any) -> SeenLock | None:
+        if req.last_node is None:
+            return None
+        return SeenLock(
+            node=handle(req.last_node),
+            has_swa=not req.swa_prefix_lock_released,
+            boundary=req.swa_uuid_for_lock,
+        )
+
+    def _swa_evicted_len(self, req: Any) -> int:
+        return req.swa_evicted_seqlen  # type: ignore[no-any-return]
+
+
+def handle(node: Any) -> int:
+    """Number of a node; from 0.5.17 on `UnifiedRadixCache` gives requests nothing else."""
+    return node if isinstance(node, int) else node.id

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sglang.srt.mem_cache.allocator.swa import is_swa_req_ring
 
 from kvproof.fuzz.drivers import sglang_0_5_19
-from kvproof.fuzz.drivers.sglang_0_5_16 import BY_HAND
+from kvproof.fuzz.drivers.sglang_0_5_13 import handle
+from kvproof.fuzz.drivers.tree import SeenLock
 
 _SWA_TOKENS_PAGE_1 = 1 << 12
 
@@ -21,7 +24,7 @@ class Engine(sglang_0_5_19.Engine):
         The backend demands pages of 256 tokens, so a server cannot run dry of them; here the pool
         is made too large to.
         """
-        if self.geometry.page_size == 1:
+        if self.unified and self.geometry.page_size == 1:
             return max(self.geometry.pool_tokens, _SWA_TOKENS_PAGE_1)
         return super().swa_tokens
 
@@ -32,4 +35,17 @@ class Engine(sglang_0_5_19.Engine):
 
     def _tombstones_gate(self) -> bool:
         # The match asks the same; in 0.5.23 build_kv_cache does, and tells the tree.
-        return self.construction == BY_HAND or not is_swa_req_ring(self.allocator)
+        return bool(self.choice.tree) or not is_swa_req_ring(self.allocator)
+
+    def _held_lock(self, req: Any) -> SeenLock | None:
+        if req.last_node is None:
+            return None
+        return SeenLock(
+            node=handle(req.last_node),
+            has_swa=not req.swa_prefix_lock_released,
+            boundary=self._boundary(req.lock_receipt),
+        )
+
+    def _boundary(self, receipt: Any) -> object:
+        """Mark of the node where a lock on a window ends."""
+        return receipt.swa_uuid_for_lock

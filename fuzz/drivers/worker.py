@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
+from kvproof.fuzz.constructions import BY_FAMILY, has_ring
 from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, play_decoder
 from kvproof.kernels import backends
 from kvproof.kernels.backends import KernelBackend
@@ -118,8 +119,11 @@ def load(options: Options) -> tuple[Ready, Build]:
             f"no kernels can run on {options.kernels}: {reason}",
             fix="use --backend interpreter, or a machine with such a GPU",
         )
+    rings = options.rocm_gate and (
+        options.construction in _TRANSLATIONS or has_ring(options.construction)
+    )
     notes = shims.install(
-        rocm_gate=options.rocm_gate,
+        rocm_gate=rings,
         allocator_twins=options.allocator_twins,
         interpret=options.kernels == "interpreter",
     )
@@ -129,20 +133,21 @@ def load(options: Options) -> tuple[Ready, Build]:
     if options.construction in _TRANSLATIONS:
         return _ready(family, notes), _forward_builder(options.construction)
     adapter = importlib.import_module(f"{__package__}.{_ADAPTERS[family.name]}").Engine
-    if options.construction not in adapter.constructions:
+    offered = BY_FAMILY[family.name]
+    if options.construction not in offered:
         raise SetupError(
             f"this engine has no construction {options.construction!r}",
-            fix=f"choose one of {', '.join(adapter.constructions)}",
+            fix=f"choose one of {', '.join(offered)}",
         )
     # The scheduler runs without autograd.
     importlib.import_module("torch").set_grad_enabled(False)
-    has_ring = family.has_ring and options.rocm_gate
-    forwards = _forwards(family, options.kernels) if has_ring else {"none": lambda _engine: None}
+    named = family.has_ring and rings
+    forwards = _forwards(family, options.kernels) if named else {"none": lambda _engine: None}
     labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
     def build(order: Play) -> Player:
         # Without a ring there are no rows that could be named.
-        backend = order.backend if has_ring else "none"
+        backend = order.backend if named else "none"
         engine = adapter(
             geometry=order.scenario.geometry,
             construction=options.construction,

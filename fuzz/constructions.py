@@ -1,0 +1,118 @@
+"""Constructions: what a release's scheduler, pools and tree can be put together as.
+
+A construction is a choice of the model, of the release's own arguments and of its environment
+variables; the release's own code then builds what it builds. This table is read on both sides of
+an engine's pipe: `targets` offers what a family has, and the driver does as the table says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+REGISTRY = "registry"
+"""DeepSeek-V4 as the release's own registry and configuration code build it."""
+
+SWA_TREE = "SWARadixCache"
+"""The tree that the registry no longer takes; the fix of PR #30339 is in it (theorem C5)."""
+
+PAGED_SWA = "paged-swa"
+"""A hybrid model with an index-addressed SWA pool, as the registry builds its tree."""
+
+UNIFIED = "paged-swa-unified"
+"""The same over `UnifiedRadixCache`, where that is an operator's choice."""
+
+PAGED_SWA_TREE = "paged-swa-SWARadixCache"
+"""The same over `SWARadixCache`, where the registry no longer takes it."""
+
+PAGED_PYTHON = "paged-swa-python"
+"""The same over the Python tree core, where the Rust core is the default."""
+
+EARLY_RELEASE = "paged-swa-early-release"
+"""The same, and the lock on a window is given back once the request has decoded past it."""
+
+CHUNK = "chunk"
+"""DeepSeek-V4 with ``disable_radix_cache``: nothing is reused, so there is nothing to cap."""
+
+PAGED_CHUNK = "paged-swa-chunk"
+"""A hybrid model with ``disable_radix_cache``."""
+
+PYTHON_CORE = "python-core"
+"""`REGISTRY` over the Python tree core, where the Rust core is the default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Construction:
+    """One way to put an engine together.
+
+    Attributes:
+        paged: the window lives in pages of an SWA pool that a map leads to, for a model with
+            full and sliding-window layers; else in DeepSeek-V4's pool, with its rings if the gate
+            is on.
+        tree: a tree that is plugged into the registry by its name here; empty for its own choice.
+        reuses: whether there is a tree that keeps prefixes.
+        arguments: of the server.
+        environment: variables of the engine that an operator may set.
+    """
+
+    paged: bool = False
+    tree: str = ""
+    reuses: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+# A server on a GPU sets the chunk's size by itself; without one some releases take another class.
+_NO_TREE: dict[str, Any] = {"disable_radix_cache": True, "chunked_prefill_size": 8192}
+_PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
+
+_EACH_STEP = {
+    # Windows are a few tokens here, not 128 as the default of this interval supposes.
+    # Before 0.5.14 it is a window, which will do.
+    "SGLANG_SWA_EVICTION_INTERVAL": "1",
+}
+
+CONSTRUCTIONS: dict[str, Construction] = {
+    REGISTRY: Construction(),
+    SWA_TREE: Construction(tree=SWA_TREE),
+    PYTHON_CORE: Construction(environment=_PYTHON),
+    CHUNK: Construction(reuses=False, arguments=_NO_TREE),
+    PAGED_SWA: Construction(paged=True, environment=_EACH_STEP),
+    UNIFIED: Construction(
+        paged=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
+    ),
+    PAGED_SWA_TREE: Construction(paged=True, tree=SWA_TREE, environment=_EACH_STEP),
+    PAGED_PYTHON: Construction(paged=True, environment=_EACH_STEP | _PYTHON),
+    EARLY_RELEASE: Construction(
+        paged=True,
+        environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
+    ),
+    PAGED_CHUNK: Construction(paged=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP),
+}
+
+_ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK)
+_BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
+_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE)
+_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON)
+
+BY_FAMILY: dict[str, tuple[str, ...]] = {
+    "0.5.12": _BEFORE_UNIFIED,
+    "0.5.13": _BEFORE_UNIFIED,
+    "0.5.14": _BEFORE_UNIFIED,
+    "0.5.16": _BOTH_TREES,
+    "0.5.17": _BOTH_TREES,
+    "0.5.18": _BOTH_TREES,
+    "0.5.19": _BOTH_TREES,
+    "0.5.20": _BOTH_TREES,
+    "0.5.21": _BOTH_CORES,
+    "0.5.22": _BOTH_CORES,
+    "0.5.23": _BOTH_CORES,
+}
+"""Constructions by release family."""
+
+
+def has_ring(name: str) -> bool:
+    """Whether a cache of this construction has rings where its release has any."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction is not None and not construction.paged

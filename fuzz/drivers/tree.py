@@ -1,0 +1,94 @@
+"""Reads a tree, and what requests lock in it, out of a release's own objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class SeenNode(NamedTuple):
+    """One node as a reader found it; nodes come parents first.
+
+    Attributes:
+        handle: number by which the release's requests refer to it.
+        parent: index of the parent among the nodes, -1 for a child of the root.
+        locs: locations in the full pool, a tensor.
+        swa_locs: locations in the SWA pool, a tensor, where the tree keeps them; None else.
+        boundary: mark of the sliding-window locks that end here; None without.
+    """
+
+    handle: int
+    parent: int
+    tokens: Sequence[int]
+    locs: Any
+    full_lock: int
+    swa_lock: int
+    tombstone: bool
+    swa_locs: Any = None
+    boundary: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLock:
+    """A request's lock on the tree.
+
+    Attributes:
+        node: handle of the node up to which it locks.
+        has_swa: whether the lock on the window is still held.
+        boundary: mark of the node where the lock on the window ends; None for the root.
+    """
+
+    node: int
+    has_swa: bool
+    boundary: object
+
+
+def walk(root: Any, look: Callable[[Any, int], SeenNode]) -> Iterator[SeenNode]:
+    """All nodes below ``root``; ``look`` reads one, given its parent's index."""
+    stack = [(-1, child) for child in root.children.values()]
+    index = 0
+    while stack:
+        parent, node = stack.pop()
+        yield look(node, parent)
+        stack.extend((index, child) for child in node.children.values())
+        index += 1
+
+
+def look_at_swa_node(node: Any, parent: int) -> SeenNode:
+    """A node of `SWARadixCache`, which asks the map for SWA locations."""
+    return SeenNode(
+        node.id, parent, node.key.token_ids, node.value,
+        node.full_lock_ref, node.swa_lock_ref, node.swa_tombstone, boundary=node.swa_uuid,
+    )  # fmt: skip
+
+
+def look_at_components(component: Any) -> Callable[[Any, int], SeenNode]:
+    """What reads a node of `UnifiedRadixCache` in Python, given the release's component types."""
+
+    def look(node: Any, parent: int) -> SeenNode:
+        full = node.component_data[component.FULL]
+        swa = node.component_data[component.SWA]
+        return SeenNode(
+            node.id, parent, node.key.token_ids, full.value,
+            full.lock_ref, swa.lock_ref, swa.value is None, swa.value, swa.metadata.get("uuid"),
+        )  # fmt: skip
+
+    return look
+
+
+def lock_indices(
+    lock: SeenLock, nodes: Sequence[SeenNode], index_of: Mapping[int, int]
+) -> tuple[int | None, int | None]:
+    """Indices of the node up to which a lock reaches, and of the topmost that its window covers.
+
+    A lock on the root, which is among no tree's nodes, locks nothing.
+    """
+    if lock.node not in index_of:
+        return None, None
+    at = locked = index_of[lock.node]
+    if not lock.has_swa:
+        return locked, None
+    while nodes[at].parent >= 0 and (lock.boundary is None or nodes[at].boundary != lock.boundary):
+        at = nodes[at].parent
+    return locked, at
