@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +27,16 @@ from kvproof.fuzz.campaign import (
     TargetResult,
 )
 from kvproof.fuzz.expected import Comparison, Expected, compare, load_expected
-from kvproof.fuzz.manifest import manifest_of
-from kvproof.fuzz.profiles import PROFILES
+from kvproof.fuzz.manifest import manifest_of, processor
+from kvproof.fuzz.matrix import BEGIN, END, markdown
+from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
 from kvproof.fuzz.story import STALE
 from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
+from kvproof.model.files import NoMarkersError, renew
 from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Family
@@ -162,6 +165,10 @@ def fuzz(
     stories: Annotated[
         bool, typer.Option("--stories", help="Tell the story of every violation.")
     ] = False,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--table", metavar="FILE", help="Renew a document's matrix of this run."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fuzz engines against the specification.
@@ -221,9 +228,23 @@ def fuzz(
             folder.index(manifest, tuple(results))
             folder.result(_report(results, table, baseline, number, profile, folder))
     report = _report(results, table, baseline, number, profile, folder)
+    for document in tables or ():
+        _renew(document, report, bounds)
     show(_print(report, watcher.scenarios, stories=stories), report, as_json=as_json)
     if not report.as_expected:
         raise typer.Exit(ExitCode.VIOLATION)
+
+
+def _renew(document: Path, report: Report, profile: Profile) -> None:
+    note = (
+        f"Made with profile {report.profile} ({profile.sequences} sequences a target"
+        + (f", histories of {profile.history} operations" if profile.history else "")
+        + f"), seed {report.seed}, on {os.cpu_count()} cores, {processor()}."
+    )
+    try:
+        renew(document, begin=BEGIN, end=END, table=markdown(report.targets, note=note))
+    except (NoMarkersError, OSError) as error:
+        raise EngineError(str(error), fix="name a document that has the markers") from error
 
 
 def _report(
