@@ -131,13 +131,14 @@ class Finder:
             case ByFuzzing() | ByScenario():
                 for name in way.targets:
                     self.report(f"{defect.name}: {way.__struct_config__.tag} on {name}")
-                    yield self._on_target(way, name)
+                    yield self.on_target(way, name)
                 if isinstance(way, ByScenario):
                     for name in way.clean:
                         self.report(f"{defect.name}: to be clean on {name}")
-                        yield self._clean(way, name)
+                        yield self.clean_on(way, name)
 
-    def _on_target(self, way: ByFuzzing | ByScenario, name: str) -> Outcome:
+    def on_target(self, way: ByFuzzing | ByScenario, name: str) -> Outcome:
+        """Whether a way finds its defect on a target."""
         kind = str(way.__struct_config__.tag)
         target = self._target(name)
         if target is None:
@@ -151,7 +152,8 @@ class Finder:
                 note=way.note,
             )  # fmt: skip
 
-    def _clean(self, way: ByScenario, name: str) -> Outcome:
+    def clean_on(self, way: ByScenario, name: str) -> Outcome:
+        """Whether a scenario does not break on a target that has no such defect."""
         target = self._target(name)
         if target is None:
             return _not_run("control", name, f"not {way.symptom}")
