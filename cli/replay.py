@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kvproof.cli.outcome import Outcome, outcome_of, told
 from kvproof.cli.output import ExitCode, JsonOption, console, progress, show
+from kvproof.fuzz.compare import Difference, difference
 from kvproof.fuzz.state import Walked, walk
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
@@ -49,12 +50,19 @@ def replay(
         bool,
         typer.Option("--step", help="Draw the state after each step; on a terminal, wait there."),
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare each target with this one, e.g. 0.5.23:python-core; memory's numbers "
+            "aside."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Play a scenario again.
 
-    Exit code 0 if every invariant holds on every target, 1 if one breaks or the engine fails,
-    2 for a set-up error.
+    Exit code 0 if every invariant holds on every target, 1 if one breaks, the engine fails, or a
+    target differs from the one that it is compared with; 2 for a set-up error.
     """
     if step and as_json:
         raise EngineError("a walk is drawn, not printed as JSON", fix="give --step or --json")
@@ -63,7 +71,12 @@ def replay(
         scenario = msgspec.structs.replace(scenario, operations=scenario.operations[:until])
     outcomes: list[Outcome] = []
     parts: list[RenderableType] = []
-    for name, facts in _plays(scenario, engine or [], backend, timeout):
+    differences: dict[str, Difference | None] = {}
+    plays = _plays(scenario, engine or [], backend, timeout)
+    [(_, beside)] = _plays(scenario, [against], backend, timeout) if against else [("", [])]
+    for name, facts in plays:
+        if against:
+            differences[name] = difference(facts, beside)
         outcome = outcome_of(judge(facts), name, backend)
         outcomes.append(outcome)
         if step:
@@ -71,8 +84,12 @@ def replay(
         parts += told(name, outcome, facts)
         if log is not None:
             _write(log, facts)
-    show(Group(*parts), {"outcomes": outcomes}, as_json=as_json)
-    if not all(outcome.is_clean for outcome in outcomes):
+    for name, found in differences.items():
+        words = "does the same" if found is None else f"differs at {found.sentence}"
+        parts.append(Text(f"{name}, compared with {against}: {words}"))
+    result = {"outcomes": outcomes} | ({"differences": differences} if against else {})
+    show(Group(*parts), result, as_json=as_json)
+    if any(differences.values()) or not all(outcome.is_clean for outcome in outcomes):
         raise typer.Exit(ExitCode.VIOLATION)
 
 

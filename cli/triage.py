@@ -23,10 +23,11 @@ from kvproof.cli.output import (
     progress,
     show,
 )
+from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
 from kvproof.fuzz.simplify import scenario_tokens
 from kvproof.fuzz.story import tell
-from kvproof.fuzz.targets import REGISTRY, TRANSLATIONS
+from kvproof.fuzz.targets import TRANSLATIONS
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import encode_fact

@@ -29,14 +29,14 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.confirm import play_twice
-from kvproof.fuzz.constructions import EARLY_RELEASE
+from kvproof.fuzz.constructions import EARLY_RELEASE, REGISTRY
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import one_by_one, scenario_size, simplify
 from kvproof.fuzz.strategies import histories, scenarios
-from kvproof.fuzz.targets import REGISTRY, Target
+from kvproof.fuzz.targets import Target
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario

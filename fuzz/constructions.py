@@ -41,6 +41,12 @@ CHUNK = "chunk"
 PAGED_CHUNK = "paged-swa-chunk"
 """A hybrid model with ``disable_radix_cache``."""
 
+HICACHE = "hicache"
+"""DeepSeek-V4 with ``enable_hierarchical_cache``: prefixes have a copy in host memory."""
+
+PAGED_HICACHE = "paged-swa-hicache"
+"""A hybrid model with it, whose window has a host pool too."""
+
 PYTHON_CORE = "python-core"
 """`REGISTRY` over the Python tree core, where the Rust core is the default."""
 
@@ -57,6 +63,8 @@ class Construction:
         reuses: whether there is a tree that keeps prefixes.
         arguments: of the server.
         environment: variables of the engine that an operator may set.
+        needs: why a machine without a GPU cannot play it; empty if it can.
+        by_name: whether it is played only where it is asked for by name: a variant of another.
     """
 
     paged: bool = False
@@ -64,9 +72,17 @@ class Construction:
     reuses: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    needs: str = ""
+    by_name: bool = False
 
 
 # A server on a GPU sets the chunk's size by itself; without one some releases take another class.
+_HOST_POOL: dict[str, Any] = {"enable_hierarchical_cache": True, "hicache_ratio": 2.0}
+_NEEDS_CUDA = (
+    "a host pool registers its memory with the CUDA driver (_cuda_host_register), and keys go "
+    "there and back by kernels of sgl_kernel, of which there are none for a CPU"
+)
+
 _NO_TREE: dict[str, Any] = {"disable_radix_cache": True, "chunked_prefill_size": 8192}
 _PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
@@ -79,33 +95,43 @@ _EACH_STEP = {
 CONSTRUCTIONS: dict[str, Construction] = {
     REGISTRY: Construction(),
     SWA_TREE: Construction(tree=SWA_TREE),
-    PYTHON_CORE: Construction(environment=_PYTHON),
-    CHUNK: Construction(reuses=False, arguments=_NO_TREE),
+    PYTHON_CORE: Construction(environment=_PYTHON, by_name=True),
+    CHUNK: Construction(reuses=False, arguments=_NO_TREE, by_name=True),
     PAGED_SWA: Construction(paged=True, environment=_EACH_STEP),
     UNIFIED: Construction(
-        paged=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
+        paged=True, by_name=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
     ),
-    PAGED_SWA_TREE: Construction(paged=True, tree=SWA_TREE, environment=_EACH_STEP),
-    PAGED_PYTHON: Construction(paged=True, environment=_EACH_STEP | _PYTHON),
+    PAGED_SWA_TREE: Construction(paged=True, by_name=True, tree=SWA_TREE, environment=_EACH_STEP),
+    PAGED_PYTHON: Construction(paged=True, by_name=True, environment=_EACH_STEP | _PYTHON),
     EARLY_RELEASE: Construction(
         paged=True,
+        by_name=True,
         environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
     ),
     NO_MARGIN: Construction(
-        paged=True, environment=_EACH_STEP | {"SGLANG_OPT_SWA_EVICT_DROP_PAGE_MARGIN": "1"}
+        paged=True,
+        by_name=True,
+        environment=_EACH_STEP | {"SGLANG_OPT_SWA_EVICT_DROP_PAGE_MARGIN": "1"},
     ),
-    PAGED_CHUNK: Construction(paged=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP),
+    PAGED_CHUNK: Construction(
+        paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
+    ),
+    HICACHE: Construction(arguments=_HOST_POOL, needs=_NEEDS_CUDA),
+    PAGED_HICACHE: Construction(
+        paged=True, arguments=_HOST_POOL, environment=_EACH_STEP, needs=_NEEDS_CUDA
+    ),
 }
 
+_HIERARCHICAL = (HICACHE, PAGED_HICACHE)
 _ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK)
 _BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
-_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE)
-_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON)
+_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, *_HIERARCHICAL)
+_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, *_HIERARCHICAL)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
     "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
-    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN),
+    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, *_HIERARCHICAL),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,

@@ -112,7 +112,14 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
             sizes=_sizes(family.name, name),
         )
         for name in names
+        if not _needs(name)
     )
+
+
+def _needs(name: str) -> str:
+    """Why a machine without a GPU cannot play a construction; empty if it can."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction.needs if construction is not None else ""
 
 
 def _sizes(family: str, name: str) -> Sizes:
@@ -124,38 +131,47 @@ def _sizes(family: str, name: str) -> Sizes:
     return Sizes(page_holds_window=family in PAGE_HOLDS_WINDOW and unified)
 
 
+EVERY = "all"
+"""Stands for every construction of an engine."""
+
+
 def find_targets(
     names: Sequence[str], store: EngineStore, *, family: Family = "cache"
 ) -> tuple[Target, ...]:
-    """Targets by name: ``0.5.16`` for the family's constructions, ``0.5.16:registry`` for one.
+    """Targets by name.
 
-    No names stand for every installed engine.
+    ``0.5.16:registry`` is one; ``0.5.16`` stands for the engine's constructions but those that are
+    variants of another; ``0.5.16:all`` for all. No names stand for every installed engine.
 
     Raises:
         EngineError: nothing is installed, or a name is of no engine or construction.
     """
     if not names:
-        usable = [engine for engine in store.list() if engine.problem is None]
-        if not usable:
+        names = [engine.name for engine in store.list() if engine.problem is None]
+        if not names:
             raise EngineError(
                 "no engine is installed", fix="run: kvproof engine add sglang==0.5.15"
             )
-        return tuple(
-            target for engine in usable for target in targets_of(engine) if target.family == family
-        )
     found: list[Target] = []
     for name in names:
         engine_name, _, construction = name.partition(":")
         targets = targets_of(store.find(engine_name))
-        chosen = [
-            t
-            for t in targets
-            if t.construction == construction or (not construction and t.family == family)
-        ]
+        chosen = [t for t in targets if _is_meant(t, construction, family)]
         if not chosen:
+            needs = _needs(construction)
             raise EngineError(
-                f"{engine_name} has no construction {construction!r}",
+                f"{engine_name}:{construction} cannot be played on a CPU: {needs}"
+                if needs
+                else f"{engine_name} has no construction {construction!r}",
                 fix=f"choose one of {', '.join(t.name for t in targets)}",
             )
         found += chosen
     return tuple(dict.fromkeys(found))
+
+
+def _is_meant(target: Target, construction: str, family: Family) -> bool:
+    if construction not in {"", EVERY}:
+        return target.construction == construction
+    known = CONSTRUCTIONS.get(target.construction)
+    by_name = known is not None and known.by_name
+    return target.family == family and (construction == EVERY or not by_name)

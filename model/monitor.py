@@ -59,6 +59,7 @@ from kvproof.model.scenario import (
     Flush,
     Geometry,
     Prompt,
+    Retract,
     Submit,
     number_texts,
     prompt_len,
@@ -152,6 +153,8 @@ class Monitor:
     _swa: SwaJudge | None = None
     _swa_keys: Windows = field(default_factory=Windows)
     _prefilling: set[str] = field(default_factory=set)
+    # A request that was retracted waits with its answer behind its prompt.
+    _retracted_len: dict[str, int] = field(default_factory=dict)
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -291,6 +294,7 @@ class Monitor:
             self._prompts[operation.request] = operation.prompt
         elif isinstance(operation, Abort) and operation.request not in self.leases:
             self._prompts.pop(operation.request, None)  # it waited, and will not be admitted
+            self._retracted_len.pop(operation.request, None)
         elif isinstance(operation, Flush):
             self._allocation.clear()
 
@@ -317,7 +321,7 @@ class Monitor:
             self.started.geometry,
             computed=self._chunk_start,
             prefilling=self._prefilling,
-            prompt_len=prompt_len(self._prompts.get(named, ())),
+            prompt_len=self._retracted_len.get(named) or prompt_len(self._prompts.get(named, ())),
         ):
             self._break("PROGRESS", cause, sentence)
 
@@ -455,7 +459,11 @@ class Monitor:
 
     def _released(self, fact: Released) -> None:
         self.leases.pop(fact.request, None)
-        self._chunk_start.pop(fact.request, None)
+        computed = self._chunk_start.pop(fact.request, 0)
+        if isinstance(self._operation, Retract):
+            self._retracted_len[fact.request] = computed + 1
+        else:
+            self._retracted_len.pop(fact.request, None)
         self._prefilling.discard(fact.request)
         if self._current is not None:
             self._current.released(fact)

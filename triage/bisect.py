@@ -19,8 +19,9 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from kvproof.fuzz.confirm import KERNELS
+from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.wire import Backend
-from kvproof.fuzz.targets import REGISTRY, find_targets
+from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Skipped, Step

@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.wire import Backend
-from kvproof.fuzz.targets import REGISTRY, Target, find_targets
+from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import RECORDED, EngineError, Fact, Started
 from kvproof.model.monitor import check

@@ -210,7 +210,7 @@ class ReleaseEngine:
                 "spec_algorithm": SpeculativeAlgorithm.NONE,
                 "enable_metrics": False,
                 "enable_kv_cache_events": False,
-                "enable_hierarchical_cache": False,
+                "enable_hierarchical_cache": "enable_hierarchical_cache" in self.choice.arguments,
                 # One rank: the groups exist, and nobody else is in them.
                 "attn_tp_cpu_group": None,
                 "tp_cpu_group": None,

@@ -1,0 +1,121 @@
+"""What each construction of the releases is, and what cannot be put together on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS, HICACHE, PAGED_HICACHE
+from kvproof.fuzz.targets import find_targets, targets_of
+from kvproof.kernels.catalogue import FAMILIES
+from kvproof.kernels.engines.errors import EngineError as SetupError
+from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.facts import Admitted, Ended, EngineError, Holding, Pools, Skipped, Started
+from kvproof.model.monitor import check
+from kvproof.model.scenario import (
+    Decode,
+    Evict,
+    Finish,
+    Geometry,
+    Piece,
+    Prefill,
+    Retract,
+    Scenario,
+    Submit,
+)
+
+SIZES = Geometry(window=4, page_size=2, slots=2, pool_tokens=64, swa_tokens=32)
+
+LIFE = Scenario(
+    geometry=SIZES,
+    operations=(
+        Submit(request="A", prompt=(Piece("A", 15),)), Prefill(request="A", tokens=8),
+        Prefill(request="A"), *[Decode()] * 7,
+        Submit(request="B", prompt=(Piece("A", 14), Piece("B", 19))), Prefill(request="B"),
+        Decode(), Finish(request="A"), Evict(tokens=0, swa_tokens=6), Retract(request="B"),
+        Prefill(request="B"), *[Decode()] * 6, Finish(request="B"), Evict(tokens=4),
+    ),
+)  # fmt: skip
+"""A decodes past its window; B reuses A's prefix, is retracted, and comes back."""
+
+TREES = {
+    ("0.5.15", "paged-swa"): "SWARadixCache",
+    ("0.5.15", "paged-swa-unified"): "UnifiedRadixCache",
+    ("0.5.15", "paged-swa-early-release"): "SWARadixCache",
+    ("0.5.15", "paged-swa-chunk"): "SWAChunkCache",
+    ("0.5.15", "chunk"): "SWAChunkCache",
+    ("0.5.16", "paged-swa"): "UnifiedRadixCache",
+    ("0.5.16", "paged-swa-SWARadixCache"): "SWARadixCache",
+    ("0.5.16", "paged-swa-early-release"): "UnifiedRadixCache",
+    ("0.5.16", "paged-swa-chunk"): "SWAChunkCache",
+    ("0.5.16", "chunk"): "SWAChunkCache",
+    ("0.5.23", "paged-swa"): "UnifiedRadixCache",
+    ("0.5.23", "paged-swa-python"): "UnifiedRadixCache",
+    ("0.5.23", "paged-swa-early-release"): "UnifiedRadixCache",
+    ("0.5.23", "paged-swa-chunk"): "UnifiedRadixCache",
+    ("0.5.23", "chunk"): "UnifiedRadixCache",
+}
+
+
+def test_every_family_has_constructions():
+    assert {family.name for family in FAMILIES} == BY_FAMILY.keys()
+    assert {name for names in BY_FAMILY.values() for name in names} == CONSTRUCTIONS.keys()
+
+
+@pytest.mark.parametrize("target", TREES, ids=":".join)
+def test_a_life_on_each_construction(start, target):
+    release, name = target
+    log = start(release, construction=name).play(LIFE, timeout=60, backend="none")
+    started = log[0]
+    assert isinstance(started, Started)
+    assert isinstance(log[-1], Ended), log[-1]
+    assert not [fact for fact in log if isinstance(fact, Skipped)]
+    assert started.classes["tree"].endswith(f".{TREES[target]}")
+    choice = CONSTRUCTIONS[name]
+    assert started.classes["kv pool"].endswith(".SWAKVPool") == choice.paged
+    matched = [fact.matched_len for fact in log if isinstance(fact, Admitted)]
+    assert (max(matched) > 0) == choice.reuses
+    snapshots = [fact for fact in log if isinstance(fact, Pools)]
+    assert all((pools.swa is not None) == choice.paged for pools in snapshots)
+    if choice.paged:
+        assert_the_pool_is_told(snapshots, reuses=choice.reuses)
+    assert not {
+        broken: found.sentence for broken, found in check(log).violations.items()
+        if choice.paged or broken[0] not in {"FRESH-PREFILL", "USEFUL"}
+    }  # fmt: skip
+
+
+def assert_the_pool_is_told(snapshots, *, reuses):
+    first = snapshots[0].swa
+    assert len(first.free) == SIZES.swa_tokens // SIZES.page_size
+    assert first.full_to_swa == ()
+    assert any(pools.swa.full_to_swa for pools in snapshots)
+    held: list[Holding] = [holding for pools in snapshots for holding in pools.holdings]
+    assert max(holding.swa_evicted_len for holding in held) > 0
+    nodes = [node for pools in snapshots for node in pools.nodes]
+    assert bool(nodes) == reuses
+    if reuses:
+        assert any(node.tombstone for node in nodes)
+        assert any(node.full_lock for node in nodes)
+        assert any(holding.locked is not None for holding in held)
+
+
+@pytest.mark.parametrize("name", ["chunk", "paged-swa-chunk"])
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_without_a_tree_the_cap_is_a_strict_no_op(start, release, name):
+    log = start(release, construction=name).play(LIFE, timeout=60, backend="none")
+    assert [fact.matched_len for fact in log if isinstance(fact, Admitted)] == [0, 0, 0]
+    assert all(fact.nodes == () for fact in log if isinstance(fact, Pools))
+
+
+@pytest.mark.parametrize("name", [HICACHE, PAGED_HICACHE])
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_a_host_pool_needs_the_cuda_driver(start, release, name):
+    """So no target list has it; the reason that is given there is the one that is met."""
+    log = start(release, construction=name).play(LIFE, timeout=60, backend="none")
+    assert isinstance(log[0], EngineError)
+    assert "not compiled with CUDA" in log[0].message
+    assert "in _cuda_host_register" in log[0].message
+    engine = EngineStore().find(release)
+    assert name not in {target.construction for target in targets_of(engine)}
+    with pytest.raises(SetupError, match="registers its memory with the CUDA driver"):
+        find_targets([f"{release}:{name}"], EngineStore())
