@@ -68,9 +68,13 @@ class LockWalk:
         found = []
         for holding in self.pools.holdings:
             at = holding.locked
-            if swa and holding.swa_locked_from is None:
+            if (
+                at is None
+                or at >= len(self.pools.nodes)
+                or (swa and holding.swa_locked_from is None)
+            ):
                 continue
-            while at is not None and at >= 0:
+            while at >= 0:
                 if at == number:
                     found.append(holding.request)
                     break

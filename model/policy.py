@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from kvproof.spec.cursor import Margin
+from kvproof.spec.cursor import cursor_margin
 from kvproof.spec.schedule import SlotOrder
 from kvproof.spec.window import DECODE_ORDER, PREFILL_ORDER, Order
+
+Margin: TypeAlias = Literal["window and a page", "window or a page", "whole pages"]
+"""What the cursor keeps: in releases up to 0.5.14, up to 0.5.22, and from 0.5.23 on (CURSOR-1)."""
 
 RingFault: TypeAlias = Literal[
     "lend padding slot", "leak on abort", "double free on finish", "share duplicate pages",
@@ -61,7 +64,7 @@ class Policy:
             the window lives in pages.
         stride: rows per slot; None for what the specification asks for.
         paged_swa: the window lives in pages of an SWA pool, not in rings.
-        margin: what the cursor keeps (CURSOR-3).
+        margin: what the cursor keeps.
         slides_before_insert: the cursor moves before a prefill is published too, not only at
             decode steps.
         early_release: the lock on a window is given up once the request has decoded past it.
@@ -78,6 +81,15 @@ class Policy:
     slides_before_insert: bool = False
     early_release: bool = False
     faults: frozenset[Fault] = frozenset()
+
+
+def margin_of(kind: Margin, window: int, page_size: int) -> int:
+    """Tokens that the cursor keeps behind a request's end."""
+    return {
+        "window and a page": window + page_size,
+        "window or a page": max(window, page_size),
+        "whole pages": cursor_margin(window, page_size),
+    }[kind]
 
 
 VARIANTS: dict[str, Policy] = {

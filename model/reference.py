@@ -17,10 +17,10 @@ from kvproof.model.forward import RuleForward
 from kvproof.model.page_pools import NONE, PagePools
 from kvproof.model.page_tree import Lock, PageTree
 from kvproof.model.player import Chunk, Lane, NoMemoryError, Player, RefusedError
-from kvproof.model.policy import Fault, Policy
+from kvproof.model.policy import Fault, Policy, margin_of
 from kvproof.model.scenario import Geometry
 from kvproof.spec.cap import capped_match, match_limit
-from kvproof.spec.cursor import cursor, margin_of, window_left
+from kvproof.spec.cursor import cursor, window_left
 from kvproof.spec.indices import PADDING_SLOT, Page, Position, Slot
 from kvproof.spec.pages import new_pages, page_ceil
 from kvproof.spec.radix import page_prefixes
@@ -152,9 +152,9 @@ class ReferenceEngine:
             full = swa = 0
         if not self.pool.would_have(pages, full=full, swa=swa):
             raise NoMemoryError(
-                f"{pages} pages are needed; {len(self.pool.free)} are free, {full} evictable"
+                f"{pages} pages are needed, {len(self.pool.free)} are free, {full} evictable"
                 + (
-                    f", in the SWA pool {len(self.pool.free_swa)} and {swa}"
+                    f"; in the SWA pool {len(self.pool.free_swa)} and {swa}"
                     if self.policy.paged_swa
                     else ""
                 )

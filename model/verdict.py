@@ -59,33 +59,35 @@ IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS
 CacheCause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
-    # WINDOW
-    "unmapped",
     # PARTITION
     "lent-twice", "double-free", "translated-free", "translated-foreign", "shared", "leak",
     "misaligned", "sizes",
-    # MAP
-    "not-injective", "mapped-free", "stale-entry", "reserved", "torn", "disagrees",
-    # LOCK
-    "unlocked", "window-unlocked", "tombstone-locked", "swa-lock-count", "lock-count", "lock-order",
-    # CURSOR
-    "too-far", "went-back", "not-given-back",
     # PADDING
     "padding-escapes", "request-in-padding",
-    # PROGRESS
-    "empty-step", "refused", "hoarded",
     # USEFUL
     "no-reuse",
     # REFINES
     "row", "window", "match", "uncomputed", "payload", "assumption", "own-check",
 ]  # fmt: skip
 
+SwaCause: TypeAlias = Literal[
+    # WINDOW, MAP
+    "unmapped", "not-injective", "mapped-free", "stale-entry", "reserved", "torn", "disagrees",
+    # LOCK
+    "unlocked", "window-unlocked", "tombstone-locked", "swa-lock-count", "lock-count", "lock-order",
+    # CURSOR
+    "too-far", "went-back", "not-given-back",
+    # PROGRESS
+    "empty-step", "refused", "hoarded",
+]  # fmt: skip
+"""Of `NEEDS_SWA`, beside those of `CacheCause` that occur there too."""
+
 TranslationCause: TypeAlias = Literal[
     "missing", "untranslated", "foreign", "stale", "padding", "wrong-length", "wrong-dtype",
     "changed-after-plan",
 ]  # fmt: skip
 
-Cause: TypeAlias = CacheCause | TranslationCause
+Cause: TypeAlias = CacheCause | SwaCause | TranslationCause
 
 CAUSES: dict[Cause, str] = {
     "other-request": "the row holds what another request wrote, for another position or prefix",

@@ -5,8 +5,6 @@ Source: ``free_swa_out_of_window_slots`` (``mem_cache/common.py``; 0.5.15, 0.5.1
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 from kvproof.spec.pages import page_ceil, page_floor
 from kvproof.spec.terms import maximum
 
@@ -23,23 +21,8 @@ def cursor_margin(window: int, page_size: int) -> int:
     return page_ceil(maximum(window, page_size), page_size)
 
 
-Margin: TypeAlias = Literal["window and a page", "window or a page", "whole pages"]
-"""How much the releases keep: up to 0.5.14, up to 0.5.22, and from 0.5.23 on (CURSOR-1)."""
-
-
-def margin_of(kind: Margin, window: int, page_size: int) -> int:
-    """CURSOR-3. Tokens that a release keeps behind a request's end.
-
-    pre: window >= 1 and page_size >= 1
-    post: __return__ >= window
-    """
-    if kind == "window and a page":
-        return window + page_size
-    return cursor_margin(window, page_size) if kind == "whole pages" else maximum(window, page_size)
-
-
 def window_left(computed_len: int, protected: int, window: int) -> bool:
-    """CURSOR-4. Whether no query of a request will see the tree's part of its prefix any more.
+    """CURSOR-3. Whether no query of a request will see the tree's part of its prefix any more.
 
     Then its lock on the window may be given up early, the one on the path not (RADIX-6).
     Source: ``SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW``, ``dec_swa_lock_only``.

@@ -48,7 +48,7 @@ from kvproof.model.verdict import (
     Lease,
     Writer,
 )
-from kvproof.model.witness import CAP_WITNESS, WITNESSES, CacheWitness, Witness
+from kvproof.model.witness import CAP_WITNESS, SWA_WITNESSES, WITNESSES, CacheWitness, Witness
 
 SIZES = Geometry(window=4, page_size=1, slots=1, pool_tokens=64)
 
@@ -169,14 +169,29 @@ def in_long_nodes(pools: Pools) -> Pools:
     moved: dict[int, int] = {-1: -1}
     for at, node in enumerate(pools.nodes):
         parent = moved[node.parent]
-        if parent >= 0 and children[node.parent] == 1 and nodes[parent].full_lock == node.full_lock:
-            tokens, locs = nodes[parent].tokens + node.tokens, nodes[parent].locs + node.locs
-            nodes[parent] = msgspec.structs.replace(nodes[parent], tokens=tokens, locs=locs)
+        above = nodes[parent] if parent >= 0 else None
+        if (
+            above is not None
+            and children[node.parent] == 1
+            and (above.full_lock, above.swa_lock) == (node.full_lock, node.swa_lock)
+        ):
+            tokens, locs = above.tokens + node.tokens, above.locs + node.locs
+            nodes[parent] = msgspec.structs.replace(above, tokens=tokens, locs=locs)
             moved[at] = parent
         else:
             moved[at] = len(nodes)
             nodes.append(msgspec.structs.replace(node, parent=parent))
-    return msgspec.structs.replace(pools, nodes=tuple(nodes))
+    holdings = [
+        msgspec.structs.replace(
+            holding,
+            locked=None if holding.locked is None else moved[holding.locked],
+            swa_locked_from=(
+                None if holding.swa_locked_from is None else moved[holding.swa_locked_from]
+            ),
+        )
+        for holding in pools.holdings
+    ]
+    return msgspec.structs.replace(pools, nodes=tuple(nodes), holdings=tuple(holdings))
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4])
@@ -288,8 +303,13 @@ def test_status_words() -> None:
     assert statuses(check(log)) == {
         "FRESH-DECODE": "violated",
         "FRESH-PREFILL": "violated",
+        "WINDOW": "skipped",
         "PARTITION": "holds",
+        "MAP": "skipped",
+        "LOCK": "holds",
+        "CURSOR": "skipped",
         "PADDING": "unknown",
+        "PROGRESS": "skipped",
         "USEFUL": "holds",
         "REFINES": "holds",
     }
@@ -306,6 +326,7 @@ def test_what_was_put_to_the_test_is_counted() -> None:
     assert (monitor.steps, monitor.skipped) == (6, 0)
     assert monitor.checked == {
         "PARTITION": 7,  # 5 snapshots: at the start and after all steps but the submits; 2 slots
+        "LOCK": 5,
         "REFINES": 10,  # 2 matches, 4 launches' writes with the padded one, 3 + 1 queries
         "USEFUL": 1,
         "FRESH-PREFILL": 3,
@@ -362,16 +383,18 @@ MISSED: dict[Witness, list[Operation]] = {
 
 
 def test_every_witness_is_known() -> None:
-    assert set(get_args(CacheWitness)) == WITNESSES.keys() | {CAP_WITNESS} == REACHED.keys()
+    ring = WITNESSES.keys() | {CAP_WITNESS}
+    assert set(get_args(CacheWitness)) == ring | SWA_WITNESSES.keys()
+    assert ring == REACHED.keys()
     assert REACHED.keys() == MISSED.keys()
 
 
-@pytest.mark.parametrize("witness", get_args(CacheWitness))
+@pytest.mark.parametrize("witness", REACHED)
 def test_witness_is_reached(witness: Witness) -> None:
     assert check(play(REACHED[witness])).witnesses[witness] > 0
 
 
-@pytest.mark.parametrize("witness", get_args(CacheWitness))
+@pytest.mark.parametrize("witness", REACHED)
 def test_witness_is_not_counted_for_what_only_resembles_it(witness: Witness) -> None:
     assert check(play(MISSED[witness])).witnesses[witness] == 0
 

@@ -1,4 +1,4 @@
-"""RADIX-1 to RADIX-5 against brute force over small trees."""
+"""RADIX-1 to RADIX-10, most of them against brute force over small trees."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from kvproof.spec.radix import (
     kept_page,
     locked_from,
     page_prefixes,
+    recovered_page,
+    recovers,
     window_match,
 )
 
@@ -144,3 +146,14 @@ def test_radix_8_adds_one_page_to_the_longest_match(
             or all(live[:end])
         ]
         assert run.best == ends[-1]
+
+
+def test_radix_9_a_tombstone_recovers_by_a_live_page_alone() -> None:
+    assert [recovers(t, live) for t in (True, False) for live in (True, False)] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_radix_10_a_reader_keeps_its_full_page() -> None:
+    assert recovered_page(True, Page(3), Page(8)) == 3
+    assert recovered_page(False, Page(3), Page(8)) == 8
