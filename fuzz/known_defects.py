@@ -73,6 +73,10 @@ class ByScenario(_Way, frozen=True, kw_only=True, tag="scenario"):
             raise ValueError(str(error)) from error
 
 
+_DEPARTING = ("reprefill_tail", "stride", "verify_order", "prefill_order", "early_release")
+"""Fields of a policy that are no fault by name."""
+
+
 class ByMutant(_Way, frozen=True, kw_only=True, tag="mutant"):
     """The reference engine is made to do the same, and the monitor notices.
 
@@ -100,9 +104,9 @@ class ByMutant(_Way, frozen=True, kw_only=True, tag="mutant"):
             return self.departure
         default = Policy()
         changed = [
-            f"{field} {value}"
-            for field in ("reprefill_tail", "stride", "verify_order", "prefill_order")
-            if (value := getattr(self.policy, field)) != getattr(default, field)
+            f"{name} {value}"
+            for name in _DEPARTING
+            if (value := getattr(self.policy, name)) != getattr(default, name)
         ]
         return ", ".join([*sorted(self.policy.faults), *changed])
 

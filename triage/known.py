@@ -247,7 +247,8 @@ def mutant_outcome(way: ByMutant, *, seed: int = 0, seconds: float = 60.0) -> Ou
             return list(forward_player(scenario.geometry, way.departure).play(scenario))
     else:
         policy: Policy = way.policy
-        drawn = scenarios(Sizes(draft_tokens=(way.draft_tokens,)))
+        shares = (1, 2, 4) if policy.paged_swa else ()
+        drawn = scenarios(Sizes(draft_tokens=(way.draft_tokens,), swa_shares=shares))
 
         def play(scenario: Scenario) -> Sequence[Fact]:
             return list(reference_player(scenario.geometry, policy).play(scenario))
