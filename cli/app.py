@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from kvproof.cli import (
     check,
     corpus,
+    defects,
     engine,
     explain,
     files,
@@ -112,3 +113,4 @@ app.command()(triage.bisect)
 app.command()(prove.prove)
 app.command()(layers.layers)
 app.command()(runs.runs)
+app.command()(defects.defects)

@@ -32,6 +32,9 @@ PAGED_PYTHON = "paged-swa-python"
 EARLY_RELEASE = "paged-swa-early-release"
 """The same, and the lock on a window is given back once the request has decoded past it."""
 
+NO_MARGIN = "paged-swa-no-margin"
+"""The same, and a running request gives back all whole SWA pages before its window."""
+
 CHUNK = "chunk"
 """DeepSeek-V4 with ``disable_radix_cache``: nothing is reused, so there is nothing to cap."""
 
@@ -105,6 +108,11 @@ CONSTRUCTIONS: dict[str, Construction] = {
         by_name=True,
         environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
     ),
+    NO_MARGIN: Construction(
+        paged=True,
+        by_name=True,
+        environment=_EACH_STEP | {"SGLANG_OPT_SWA_EVICT_DROP_PAGE_MARGIN": "1"},
+    ),
     PAGED_CHUNK: Construction(
         paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
@@ -122,8 +130,8 @@ _BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, *_HIERARCHICAL)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
-    "0.5.13": _BEFORE_UNIFIED,
-    "0.5.14": (*_BEFORE_UNIFIED, *_HIERARCHICAL),
+    "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
+    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, *_HIERARCHICAL),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,
