@@ -24,6 +24,7 @@ from kvproof.cli import (
     files,
     fuzz,
     kernels,
+    policy,
     prove,
     record,
     replay,
@@ -109,4 +110,5 @@ app.command()(record.record)
 app.command()(triage.minimise)
 app.command()(triage.bisect)
 app.command()(prove.prove)
+app.command()(policy.policy)
 app.command()(runs.runs)

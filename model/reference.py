@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from kvproof.model.facts import Holding, Node, Pools, Read, Started, Wrote
-from kvproof.model.forward import RuleForward
+from kvproof.model.forward import FlooredForward, RuleForward
 from kvproof.model.player import Chunk, Lane, Player, RefusedError
 from kvproof.model.scenario import Geometry
-from kvproof.spec.cap import capped_match
+from kvproof.spec.cap import capped_match, rebuild_tail
 from kvproof.spec.indices import PADDING_SLOT, Page, Position, Slot
 from kvproof.spec.pages import page_ceil
 from kvproof.spec.radix import Prefix, cached_pages, evictable, inserted, page_prefixes
@@ -37,10 +37,14 @@ class Policy:
 
     Attributes:
         reprefill_tail: tokens that the cap holds back; None for the window.
+        replayed: tokens of the match that are computed again all the same: a rebuild.
+        floored_reads: prefill leaves ring rows below the match out.
         stride: rows per slot; None for what the specification asks for.
     """
 
     reprefill_tail: int | None = None
+    replayed: int = 0
+    floored_reads: bool = False
     stride: int | None = None
     slot_order: SlotOrder = "first in, first out"
     verify_order: Order = "write, then read"
@@ -101,7 +105,11 @@ class ReferenceEngine:
         reused: list[Page] = []
         if "never reuse" not in self.policy.faults:
             cached = cached_pages(self.tree, state.tokens, page_size)
-            matched = capped_match(len(cached) * page_size, len(state.tokens), self.tail, page_size)
+            total = len(state.tokens)
+            matched = capped_match(len(cached) * page_size, total, self.tail, page_size)
+            if self.policy.replayed:
+                tail = rebuild_tail(matched, total, self.policy.replayed)
+                matched = capped_match(matched, total, tail, page_size)
             reused = cached[: matched // page_size]
         if "match beyond tree" in self.policy.faults and not reused and self.tree:
             reused = [next(iter(self.tree.values()))]
@@ -335,4 +343,4 @@ def reference_player(geometry: Geometry, policy: Policy | None = None) -> Player
     )
     if "pad into last slot" in policy.faults:
         return Player(engine, _PadsIntoLastSlot(forward, geometry.slots))
-    return Player(engine, forward)
+    return Player(engine, FlooredForward(forward) if policy.floored_reads else forward)
