@@ -18,7 +18,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A run's settings; the defaults are those of PR #30339.
 
     Attributes:
-        window: positions that a query sees. Tails below it are exposed, the others are the floor.
+        window: positions that a query sees.
+        floor_from: tails of so many tokens are the floor, shorter ones are exposed; None for the
+            window. In a stack of L layers the window reaches L times as far (theorem X3).
         tails: tokens of a prompt behind the prefix that its repetition reuses.
         prefix_len: tokens of that prefix, a whole number of pages.
         requests: identical requests a cell.
@@ -30,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     window: Positive = 128
+    floor_from: Positive | None = None
     tails: tuple[Positive, ...] = PUBLISHED_TAILS
     prefix_len: Positive = 512
     requests: Annotated[int, msgspec.Meta(ge=2)] = 64
@@ -46,8 +49,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 yield number, tail
 
     def is_exposed(self, tail: int) -> bool:
-        """Whether the window of the first decode reaches into a prefix that ends before ``tail``."""
-        return tail < self.window
+        """Whether the window of the first decode reaches in front of so long a tail."""
+        return tail < (self.window if self.floor_from is None else self.floor_from)
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

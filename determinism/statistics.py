@@ -31,8 +31,7 @@ def fisher_greater(off: int, total: int, floor_off: int, floor_total: int) -> fl
     all_off = off + floor_off
     ways = comb(total + floor_total, all_off)
     tail = sum(
-        comb(total, k) * comb(floor_total, all_off - k)
-        for k in range(off, min(total, all_off) + 1)
+        comb(total, k) * comb(floor_total, all_off - k) for k in range(off, min(total, all_off) + 1)
     )
     return float(Fraction(tail, ways))
 

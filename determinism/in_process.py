@@ -1,0 +1,127 @@
+"""The harness in process: a cell is one scenario, played on a release's real caches and kernels.
+
+The outputs are those of a layered run in digests (`kvproof.model.digests`) along the reads that the
+log shows. There are no floats in it and so no non-determinism of its own: its floor is zero, and
+whatever differs was read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from kvproof.determinism.plan import Cell, Settings, cell_of
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.digests import outputs_of
+from kvproof.model.facts import Admitted, Fact
+from kvproof.model.facts import EngineError as EngineFailure
+from kvproof.model.layers import Stack
+from kvproof.model.scenario import (
+    Decode,
+    Finish,
+    Geometry,
+    Operation,
+    Piece,
+    Prefill,
+    Prompt,
+    Scenario,
+    Submit,
+)
+from kvproof.spec.pages import page_ceil
+
+SMALL = Settings(
+    window=4, tails=(1, 2, 3, 4, 6, 8), prefix_len=16, requests=16, churn=16, churn_len=8, rounds=1,
+    output_len=3,
+)  # fmt: skip
+"""A run that takes seconds in Triton's interpreter."""
+
+PAGE_SIZE = 8
+SLOTS = 8
+
+Play = Callable[[Scenario], Iterable[Fact]]
+
+_IDENTICAL = "R"
+
+
+def scenario_of(
+    settings: Settings, *, round_number: int, tail: int, page_size: int, slots: int
+) -> Scenario:
+    """A cell as a scenario: warm, churn, and the identical requests, as many at once as fit."""
+    prompt = (Piece(f"prompt {round_number} {tail}", settings.prefix_len + tail),)
+    operations = [*_request("warm", prompt, settings.output_len)]
+    for number in range(settings.churn):
+        other = (Piece(f"churn {round_number} {number}", settings.churn_len),)
+        operations += _request(f"churn-{number}", other, 1)
+    names = [f"{_IDENTICAL}{number}" for number in range(settings.requests)]
+    for first in range(0, len(names), slots):
+        operations += _together(names[first : first + slots], prompt, settings.output_len)
+    longest = page_ceil(settings.prefix_len + tail + settings.output_len + 1, page_size)
+    churned = page_ceil(settings.churn_len + 2, page_size)
+    geometry = Geometry(
+        window=settings.window,
+        page_size=page_size,
+        slots=slots,
+        # Nothing need be evicted, so that the prefix stays.
+        pool_tokens=(slots + 2) * longest + settings.churn * churned,
+    )
+    return Scenario(geometry=geometry, operations=tuple(operations))
+
+
+def _request(name: str, prompt: Prompt, output_len: int) -> Iterator[Operation]:
+    yield from _together([name], prompt, output_len)
+
+
+def _together(names: list[str], prompt: Prompt, output_len: int) -> Iterator[Operation]:
+    for name in names:
+        yield Submit(request=name, prompt=prompt)
+        yield Prefill(request=name)
+    # The last prompt token gives the first output.
+    yield from [Decode()] * (output_len - 1)
+    for name in names:
+        yield Finish(request=name)
+
+
+def run_cell(
+    play: Play,
+    settings: Settings,
+    stack: Stack,
+    *,
+    round_number: int,
+    tail: int,
+    page_size: int = PAGE_SIZE,
+    slots: int = SLOTS,
+) -> Cell:
+    """One cell.
+
+    Raises:
+        EngineError: the engine failed while it played.
+    """
+    began = time.perf_counter()
+    scenario = scenario_of(
+        settings, round_number=round_number, tail=tail, page_size=page_size, slots=slots
+    )
+    log = list(play(scenario))
+    if isinstance(log[-1], EngineFailure):
+        raise EngineError(
+            f"the engine failed with a tail of {tail} tokens: {log[-1].message}",
+            fix="run `kvproof engine doctor` for what it lacks",
+        )
+    cached = [
+        fact.matched_len
+        for fact in log
+        if isinstance(fact, Admitted) and fact.request.startswith(_IDENTICAL)
+    ]
+    outputs = [
+        " ".join(output.hex() for output in outputs)
+        for name, outputs in outputs_of(log, stack)
+        if name.startswith(_IDENTICAL)
+    ]
+    return cell_of(
+        round_number=round_number,
+        tail=tail,
+        prompt_len=settings.prefix_len + tail,
+        outputs=outputs,
+        cached=cached,
+        failed=settings.requests - len(outputs),
+        seconds=time.perf_counter() - began,
+    )
