@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from kvproof.cli import (
     check,
     corpus,
+    determinism,
     engine,
     explain,
     files,
@@ -111,4 +112,5 @@ app.command()(triage.minimise)
 app.command()(triage.bisect)
 app.command()(prove.prove)
 app.command()(policy.policy)
+app.command()(determinism.determinism)
 app.command()(runs.runs)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvproof.determinism.plan import Cell, Settings, cell_of
+from kvproof.determinism.plan import COLD, Cell, Settings, cell_of
 from kvproof.determinism.prompts import Prompts
 from kvproof.kernels.engines.errors import EngineError
 
@@ -43,9 +43,17 @@ class Completer(Protocol):
     """What the harness talks to."""
 
     def complete(
-        self, prompts: Sequence[Sequence[int]], output_len: int, *, at_once: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        output_len: int,
+        *,
+        at_once: int,
+        salts: Sequence[str] | None = None,
     ) -> list[Answer | Failure]:
-        """Complete all prompts at temperature 0, so many at once, in their order."""
+        """Complete all prompts at temperature 0, so many at once, in their order.
+
+        Requests of different ``salts`` share no cached prefix.
+        """
 
 
 def run_cell(
@@ -59,27 +67,36 @@ def run_cell(
 ) -> Cell:
     """Warm the prefix, churn the slots, send the identical requests.
 
+    The cold control warms nothing, and gives each request a salt of its own.
+
     Raises:
         EngineError: the warm-up or more than a quarter of a batch has no answer.
     """
     settings = prompts.settings
     began = time.perf_counter()
     prompt = prompts.repeated(round_number=round_number, tail=tail)
-    where = f"round {round_number} of {settings.rounds}, tail {tail}"
-    report(f"{where}: warming")
-    _answers(completer.complete([prompt], settings.output_len, at_once=1))
+    where = f"round {round_number} of {settings.rounds}, "
+    where += "cold control" if tail == COLD else f"tail {tail}"
+    salts = None
+    if tail == COLD:
+        salts = [f"kvproof {settings.seed} {round_number} {k}" for k in range(settings.requests)]
+    else:
+        report(f"{where}: warming")
+        _answers(completer.complete([prompt], settings.output_len, at_once=1))
     if settings.churn:
         report(f"{where}: churning with {settings.churn} requests")
         churned = prompts.churned(round_number=round_number, tail=tail)
         _answers(completer.complete(churned, 1, at_once=at_once))
     report(f"{where}: {settings.requests} identical requests")
     results = completer.complete(
-        [prompt] * settings.requests, settings.output_len, at_once=settings.requests
+        [prompt] * settings.requests, settings.output_len, at_once=settings.requests, salts=salts
     )
     answers = _answers(results)
     counted = {answer.prompt_tokens for answer in answers if answer.prompt_tokens is not None}
     for length in counted:
-        if settings.is_exposed(length - settings.prefix_len) != settings.is_exposed(tail):
+        if tail != COLD and settings.is_exposed(tail) != settings.is_exposed(
+            max(1, length - settings.prefix_len)
+        ):
             raise EngineError(
                 f"a prompt of {len(prompt)} tokens counts {length} at the server, so that its tail "
                 "is on the other side of the window",

@@ -8,9 +8,9 @@ whatever differs was read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from kvproof.determinism.plan import Cell, Settings, cell_of
+from kvproof.determinism.plan import COLD, Cell, Settings, cell_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.digests import outputs_of
 from kvproof.model.facts import Admitted, Fact
@@ -19,6 +19,7 @@ from kvproof.model.layers import Stack
 from kvproof.model.scenario import (
     Decode,
     Finish,
+    Flush,
     Geometry,
     Operation,
     Piece,
@@ -30,13 +31,13 @@ from kvproof.model.scenario import (
 from kvproof.spec.pages import page_ceil
 
 SMALL = Settings(
-    window=4, tails=(1, 2, 3, 4, 6, 8), prefix_len=16, requests=16, churn=16, churn_len=8, rounds=1,
+    window=4, tails=(1, 2, 3, 4, 6, 8), prefix_len=16, requests=16, churn=32, churn_len=8, rounds=1,
     output_len=3,
 )  # fmt: skip
 """A run that takes seconds in Triton's interpreter."""
 
 PAGE_SIZE = 8
-SLOTS = 8
+SLOTS = 17
 
 Play = Callable[[Scenario], Iterable[Fact]]
 
@@ -46,16 +47,27 @@ _IDENTICAL = "R"
 def scenario_of(
     settings: Settings, *, round_number: int, tail: int, page_size: int, slots: int
 ) -> Scenario:
-    """A cell as a scenario: warm, churn, and the identical requests, as many at once as fit."""
-    prompt = (Piece(f"prompt {round_number} {tail}", settings.prefix_len + tail),)
-    operations = [*_request("warm", prompt, settings.output_len)]
-    for number in range(settings.churn):
-        other = (Piece(f"churn {round_number} {number}", settings.churn_len),)
-        operations += _request(f"churn-{number}", other, 1)
+    """A cell as a scenario: warm, churn, and the identical requests, as many at once as fit.
+
+    In the cold control the cache is cleared before each.
+    """
+    prompt = (Piece(f"prompt {round_number} {tail}", settings.prompt_len(tail)),)
+    operations = [] if tail == COLD else [*_together({"warm": prompt}, settings.output_len)]
+    # At once, so that all slots are recycled in whatever order they are lent. One stays free:
+    # 0.5.23 counts free slots as free memory, and would evict the prefix to make room.
+    for first in range(0, settings.churn, slots - 1):
+        others = {
+            f"churn-{number}": (Piece(f"churn {round_number} {number}", settings.churn_len),)
+            for number in range(first, min(first + slots - 1, settings.churn))
+        }
+        operations += _together(others, 1)
     names = [f"{_IDENTICAL}{number}" for number in range(settings.requests)]
-    for first in range(0, len(names), slots):
-        operations += _together(names[first : first + slots], prompt, settings.output_len)
-    longest = page_ceil(settings.prefix_len + tail + settings.output_len + 1, page_size)
+    at_once = 1 if tail == COLD else slots - 1
+    for first in range(0, len(names), at_once):
+        operations += [Flush()] if tail == COLD else []
+        same = dict.fromkeys(names[first : first + at_once], prompt)
+        operations += _together(same, settings.output_len)
+    longest = page_ceil(settings.prompt_len(tail) + settings.output_len + 1, page_size)
     churned = page_ceil(settings.churn_len + 2, page_size)
     geometry = Geometry(
         window=settings.window,
@@ -67,17 +79,14 @@ def scenario_of(
     return Scenario(geometry=geometry, operations=tuple(operations))
 
 
-def _request(name: str, prompt: Prompt, output_len: int) -> Iterator[Operation]:
-    yield from _together([name], prompt, output_len)
-
-
-def _together(names: list[str], prompt: Prompt, output_len: int) -> Iterator[Operation]:
-    for name in names:
+def _together(prompts: Mapping[str, Prompt], output_len: int) -> Iterator[Operation]:
+    """Requests, by name, that run at the same time."""
+    for name, prompt in prompts.items():
         yield Submit(request=name, prompt=prompt)
         yield Prefill(request=name)
     # The last prompt token gives the first output.
     yield from [Decode()] * (output_len - 1)
-    for name in names:
+    for name in prompts:
         yield Finish(request=name)
 
 
@@ -119,7 +128,7 @@ def run_cell(
     return cell_of(
         round_number=round_number,
         tail=tail,
-        prompt_len=settings.prefix_len + tail,
+        prompt_len=settings.prompt_len(tail),
         outputs=outputs,
         cached=cached,
         failed=settings.requests - len(outputs),

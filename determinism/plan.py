@@ -11,6 +11,9 @@ import msgspec
 PUBLISHED_TAILS = (16, 32, 64, 96, 127, 160, 220)
 """Tails of PR #30339's own run; those of 128 tokens and more are its floor."""
 
+COLD = 0
+"""Stands for a tail in the cells of the cold control, whose requests reuse nothing."""
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -28,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         churn_len: tokens of each; a window at least, else their keys do not fill a ring.
         rounds: how often each tail is tried, each time with a prompt of its own.
         output_len: tokens that each request decodes.
+        cold: have a cold control: a cell a round whose identical requests reuse nothing.
         seed: of the prompts.
     """
 
@@ -40,17 +44,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     churn_len: Positive = 256
     rounds: Positive = 3
     output_len: Positive = 60
+    cold: bool = True
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def cells(self) -> Iterator[tuple[int, int]]:
         """Round and tail of every cell, in order."""
         for number in range(1, self.rounds + 1):
-            for tail in self.tails:
+            for tail in self.all_tails:
                 yield number, tail
+
+    @property
+    def all_tails(self) -> tuple[int, ...]:
+        """The tails, and `COLD` in front of them if there is a cold control."""
+        return (COLD, *self.tails) if self.cold else self.tails
+
+    def prompt_len(self, tail: int) -> int:
+        """Tokens of a cell's prompt; a cold one is as long as the longest."""
+        return self.prefix_len + (max(self.tails) if tail == COLD else tail)
 
     def is_exposed(self, tail: int) -> bool:
         """Whether the window of the first decode reaches in front of so long a tail."""
-        return tail < (self.window if self.floor_from is None else self.floor_from)
+        return COLD < tail < (self.window if self.floor_from is None else self.floor_from)
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -38,7 +38,7 @@ class Prompts:
 
     def repeated(self, *, round_number: int, tail: int) -> list[int]:
         """The prompt that a cell sends again and again."""
-        return self._prompt(f"cell {round_number} {tail}", self.settings.prefix_len + tail)
+        return self._prompt(f"cell {round_number} {tail}", self.settings.prompt_len(tail))
 
     def churned(self, *, round_number: int, tail: int) -> list[list[int]]:
         """The prompts that recycle the slots in between; all differ, from their first tokens on."""

@@ -168,12 +168,21 @@ class Server:
         return None
 
     def complete(
-        self, prompts: Sequence[Sequence[int]], output_len: int, *, at_once: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        output_len: int,
+        *,
+        at_once: int,
+        salts: Sequence[str] | None = None,
     ) -> list[Answer | Failure]:
         """Complete all prompts at temperature 0, so many at once, in their order."""
         self.describe()
+        keys: Sequence[str | None] = salts or [None] * len(prompts)
         with ThreadPoolExecutor(max_workers=max(1, min(at_once, len(prompts)))) as pool:
-            waiting = [pool.submit(self._complete, prompt, output_len) for prompt in prompts]
+            waiting = [
+                pool.submit(self._complete, prompt, output_len, key)
+                for prompt, key in zip(prompts, keys, strict=True)
+            ]
             try:
                 return [future.result() for future in waiting]
             except BaseException:
@@ -181,7 +190,9 @@ class Server:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _complete(self, prompt: Sequence[int], output_len: int) -> Answer | Failure:
+    def _complete(
+        self, prompt: Sequence[int], output_len: int, salt: str | None
+    ) -> Answer | Failure:
         described = self.describe()
         body: dict[str, Any]
         try:
@@ -191,11 +202,13 @@ class Server:
                     "text" if self._as_text else "input_ids": sent,
                     "sampling_params": {"temperature": 0.0, "max_new_tokens": output_len},
                 }
+                body |= {"extra_key": salt} if salt else {}
                 return _sglang_answer(self._post("/generate", body))
             body = {
                 "model": described.model, "prompt": sent, "max_tokens": output_len,
                 "temperature": 0.0,
             }  # fmt: skip
+            body |= {"cache_salt": salt} if salt else {}
             return _openai_answer(self._post("/v1/completions", body))
         except _NoAnswerError as error:
             return error.failure
