@@ -184,6 +184,9 @@ def _verdict(rows: Sequence[Row], *, floor: Floor, done: bool) -> tuple[Status, 
         if any(row.kind == "long" for row in excess):
             says += ", some of them as long as the window: it reaches further through the layers"
         return "violated", says
+    without = [row for row in rows if row.why and row.kind != "cold"]
+    if without:
+        return "unknown", f"no verdict for a tail of {without[0].tail}: {without[0].why}"
     if not any(row.kind == ("cold" if floor == "cold" else "long") and not row.why for row in rows):
         return "unknown", "no row of the floor has a result"
     if raised:
@@ -191,9 +194,6 @@ def _verdict(rows: Sequence[Row], *, floor: Floor, done: bool) -> tuple[Status, 
             f"the floor is no floor: with tails of {_tails(raised)} requests diverge more than "
             "cold ones"
         )
-    without = [row for row in rows if row.why and row.kind != "cold"]
-    if without:
-        return "unknown", f"no verdict for a tail of {without[0].tail}: {without[0].why}"
     if not done:
         return "unknown", "not all cells are done"
     if any(row.cached is None for row in rows if row.kind == "short"):

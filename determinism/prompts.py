@@ -26,7 +26,7 @@ none."""
 
 def random_filler(low: int, high: int, seed: int) -> list[int]:
     """Token ids in ``[low, high)`` that stand in for text where nothing can tokenize."""
-    return random.Random(seed).sample(range(low, high), min(64, high - low))
+    return random.Random(seed).sample(range(low, high), min(256, high - low))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -89,11 +89,14 @@ class Server:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=None)
         try:
-            self._client = httpx.Client(
-                base_url=self.url, timeout=timeout, headers=headers, limits=limits
-            )
-        except (httpx.InvalidURL, ValueError) as error:
+            address = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
             raise _bad_url(url) from error
+        if address.scheme not in ("http", "https") or not address.host:
+            raise _bad_url(url)
+        self._client = httpx.Client(
+            base_url=self.url, timeout=timeout, headers=headers, limits=limits
+        )
 
     def __enter__(self) -> Server:
         return self
@@ -257,8 +260,6 @@ class Server:
                 reply = send()
             except httpx.HTTPError as error:
                 failure = self._transport(error, path)
-            except httpx.InvalidURL as error:
-                raise _bad_url(self.url) from error
             else:
                 if reply.status_code not in _RETRIED_STATUSES:
                     return _json(reply, path)
