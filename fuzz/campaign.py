@@ -187,9 +187,7 @@ class Survey:
     @property
     def required(self) -> tuple[Witness, ...]:
         """Witnesses that every run on the target must reach."""
-        if self.target is None:
-            return required_of(REGISTRY)
-        return required_of(self.target.construction, has_ring=self.target.has_ring)
+        return required_of(REGISTRY) if self.target is None else self.target.witnesses
 
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""
@@ -234,8 +232,7 @@ class Campaign:
             skipped=survey.skipped,
             seconds=survey.seconds,
             witnesses={
-                name: survey.witnesses[name]
-                for name in [*required_of(self.target.construction), CAP_WITNESS]
+                name: survey.witnesses[name] for name in [*self.target.witnesses, CAP_WITNESS]
             },
             missing=survey.missing(),
             counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from kvproof.model.forwards import Idle, Pad, Plan, Replay
 from kvproof.model.scenario import (
     Abort,
+    Accepted,
     Decode,
     Evict,
     Finish,
@@ -317,9 +318,15 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
         case Evict(tokens=tokens):
             for fewer in _lower(tokens):
                 yield replace(operation, tokens=fewer)
-        case Verify(accepted=accepted):
+        case Verify(accepted=accepted, others=others, pad=pad):
+            if others or pad:
+                yield Verify(accepted=accepted)
+            for left_out in range(len(others)):
+                yield replace(operation, others=(*others[:left_out], *others[left_out + 1 :]))
             for fewer in _lower(accepted):
                 yield replace(operation, accepted=fewer)
+            for fewer in _lower(pad, 0):
+                yield replace(operation, pad=fewer)
         case Plan(tokens=tokens):
             for fewer in _lower(tokens):
                 yield replace(operation, tokens=fewer)
@@ -415,6 +422,11 @@ def _renamed(scenario: Scenario) -> Scenario:
         if isinstance(operation, Plan | Replay):
             requests = tuple(new.get(name, name) for name in operation.requests)
             return replace(operation, requests=requests)
+        if isinstance(operation, Verify):
+            others = tuple(
+                Accepted(new.get(o.request, o.request), o.tokens) for o in operation.others
+            )
+            return replace(operation, others=others)
         name = request_of(operation)
         return operation if name is None else replace(operation, request=new.get(name, name))
 

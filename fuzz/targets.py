@@ -13,6 +13,7 @@ from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.model.verdict import Family
+from kvproof.model.witness import Witness, required_of
 
 REGISTRY = "registry"
 """The construction that the release's own registry and configuration code choose."""
@@ -56,6 +57,10 @@ pages: it asserts 256 tokens, and the window of the model is 128.
 """
 
 
+DRAFTS = (1, 1, 3, 2, 4)
+"""Tokens that a verify writes; 1 for an engine without speculation."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """One engine in one construction; named ``<engine>:<construction>``.
@@ -79,6 +84,13 @@ class Target:
     def family(self) -> Family:
         """What operations the target plays."""
         return "translation" if self.construction in TRANSLATIONS else "cache"
+
+    @property
+    def witnesses(self) -> tuple[Witness, ...]:
+        """What a run on the target must have reached to mean anything, besides the cap."""
+        return required_of(
+            self.construction, has_ring=self.has_ring, drafts=max(self.sizes.draft_tokens) > 1
+        )
 
     def process(
         self,
@@ -119,7 +131,8 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
             has_ring=family.has_ring,
             # The tree of the older releases asserts no such thing.
             sizes=Sizes(
-                page_holds_window=family.name in PAGE_HOLDS_WINDOW and construction == REGISTRY
+                draft_tokens=DRAFTS,
+                page_holds_window=family.name in PAGE_HOLDS_WINDOW and construction == REGISTRY,
             ),
         )
         for construction in (

@@ -92,6 +92,10 @@ class Family:
         return tuple(pkgutil.resolve_name(place) for place in self.kernels[name].jit)
 
 
+_VERIFY_COMMIT = (
+    "sglang.srt.managers.scheduler_components.batch_result_processor"
+    ":SchedulerBatchResultProcessor._resolve_spec_v2_tokens"
+)
 _PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
 
 
@@ -111,6 +115,9 @@ def _parts(*, components: str, **places: str) -> dict[str, str]:
         "tree builder": f"{cache}.kv_cache_builder:build_kv_cache",
         "tree registry": f"{cache}.registry:create_tree_cache",
         "unified tree": _UNIFIED_TREE,
+        "verify locations": "sglang.kernels.ops.speculative.cache_locs:assign_extend_cache_locs",
+        "verify commit": _VERIFY_COMMIT,
+        "speculation": "sglang.srt.runtime_context:get_spec",
         "component type": f"{cache}.{components}:ComponentType",
         **places,
     }
@@ -234,6 +241,7 @@ def _methods(
     return {
         "prefill": (f"{batch}.prepare_for_extend",),
         "decode": (f"{batch}.prepare_for_decode",),
+        "verified": (_VERIFY_COMMIT,),
         "release": tuple(f"{tree}.{release}" for tree in trees),
         "slot freed": (f"{pool}.free",),
         "evict": tuple(f"{tree}.evict" for tree in trees),
@@ -288,6 +296,11 @@ _PREFILL_KERNELS = "sglang.kernels.ops.attention.dsv4.sparse_prefill_kernels"
 _OPS_STORE = "sglang.kernels.ops.kvcache.dsv4_unified_kv_store"
 _SWA_RADIX = "sglang.srt.mem_cache.swa_radix_cache:SWARadixCache"
 _SWA_TREE = {"SWA tree": _SWA_RADIX}
+_SRT_SPECULATION = {"speculation": "sglang.srt.server_args:get_global_server_args"}
+_SRT_VERIFY = {
+    "verify locations": "sglang.srt.speculative.triton_ops.cache_locs:assign_extend_cache_locs",
+    **_SRT_SPECULATION,
+}
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _OLD_COMPONENTS = "unified_cache_components"
 _COMPONENTS = "unified_cache.component_type"
@@ -311,10 +324,24 @@ _REQ_FIELDS = {
     "matched": "prefix_indices",
     "extend end": "extend_range.end",
 }
+# From 0.5.19 on its slot, from 0.5.22 on the rest of what is matched and scheduled.
+_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": "kv.req_pool_idx"}
+_REQ_LEN_FIELDS = _REQ_KV_FIELDS | {"matched": "prefix_len", "extend end": "extend_end"}
+
+_FREED_PAGES = {"free": (f"{_TOKENS}.free",), "free pages": (f"{_PAGED}._release_page_ids",)}
 _TREE_METHODS = _methods(
     trees=(_SWA_RADIX, _UNIFIED_TREE),
     release="cache_finished_req",
     freed={"free": (f"{_PAGED}.free", f"{_TOKENS}.free")},
+)
+_TREE_PAGE_METHODS = _methods(
+    trees=(_SWA_RADIX, _UNIFIED_TREE), release="cache_finished_req", freed=_FREED_PAGES
+)
+_ROW_METHODS = _methods(
+    trees=(_UNIFIED_TREE,),
+    # The first thing that release_kv_cache asks of the tree.
+    release="claim_kv_row",
+    freed=_FREED_PAGES,
 )
 
 FAMILIES = (
@@ -354,16 +381,8 @@ FAMILIES = (
             ),
         },
         verify_order="write, then read",
-        methods=_methods(
-            trees=(_UNIFIED_TREE,),
-            # The first thing that release_kv_cache asks of the tree.
-            release="claim_kv_row",
-            freed={
-                "free": (f"{_TOKENS}.free",),
-                "free pages": (f"{_PAGED}._release_page_ids",),
-            },
-        ),
-        fields={"slot": "kv.req_pool_idx", "matched": "prefix_len", "extend end": "extend_end"},
+        methods=_ROW_METHODS,
+        fields=_REQ_LEN_FIELDS,
         native=_native(compress=f"{_OPS}.compress", store=f"{_OPS}.attn", norm=f"{_OPS}.norm_rope")
         | {
             "compressed store into two pools": Native(
@@ -388,6 +407,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_RUST_CORE),
         kernels=_OPS_KERNELS | _VERIFY_STREAMS,
         verify_order="write, then read",
+        methods=_ROW_METHODS,
+        fields=_REQ_LEN_FIELDS,
     ),
     Family(
         name="0.5.21",
@@ -395,6 +416,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_RUST_CORE),
         kernels=_OPS_KERNELS | _VERIFY_STREAMS,
         verify_order="write, then read",
+        methods=_ROW_METHODS,
+        fields=_REQ_KV_FIELDS,
     ),
     Family(
         name="0.5.20",
@@ -402,6 +425,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_KV_FIELDS,
     ),
     Family(
         name="0.5.19",
@@ -409,6 +434,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_KV_FIELDS,
     ),
     Family(
         name="0.5.18",
@@ -416,6 +443,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_FIELDS,
     ),
     Family(
         name="0.5.17",
@@ -423,11 +452,13 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
         kernels=_OPS_KERNELS,
         verify_order="read, then write",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_FIELDS,
     ),
     Family(
         name="0.5.16",
         marker=f"{_OPS_UNIFIED.replace('.', '/')}/env_gate.py",
-        parts=_parts(components=_OLD_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
+        parts=_parts(components=_OLD_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_SRT_SPECULATION),
         kernels=_OPS_KERNELS
         | _index_kernels(
             lists="sglang.kernels.ops.kvcache.kv_indices",
@@ -448,6 +479,7 @@ FAMILIES = (
             gate=f"{_SRT_UNIFIED}.env_gate:is_unified_kv_triton",
             allocation="sglang.srt.mem_cache.common:alloc_for_extend",
             **_SWA_TREE,
+            **_SRT_VERIFY,
         ),
         kernels=_ring_kernels(unified=_SRT_UNIFIED, store=f"{_SRT_UNIFIED}.runtime")
         | _memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common")
@@ -469,6 +501,7 @@ FAMILIES = (
             components=_OLD_COMPONENTS,
             allocation="sglang.srt.mem_cache.common:alloc_for_extend",
             **_SWA_TREE,
+            **_SRT_VERIFY,
         ),
         kernels=_memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common"),
         verify_order="read, then write",
@@ -482,7 +515,14 @@ FAMILIES = (
                 components=_OLD_COMPONENTS,
                 allocator="sglang.srt.mem_cache.swa_memory_pool:SWATokenToKVPoolAllocator",
                 allocation="sglang.srt.mem_cache.common:alloc_for_extend",
-                **{"page allocator": "sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator"},
+                **{
+                    "page allocator": "sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator",
+                    "verify locations": "sglang.srt.speculative.eagle_info_v2"
+                    ":assign_extend_cache_locs",
+                    "verify commit": "sglang.srt.managers.scheduler_output_processor_mixin"
+                    ":SchedulerOutputProcessorMixin._resolve_spec_overlap_tokens",
+                    **_SRT_SPECULATION,
+                },
                 **_SWA_TREE,
             ).items()
             # Its scheduler builds the tree itself.

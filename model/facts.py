@@ -64,6 +64,7 @@ class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
         reprefill_tail: tokens that the target's cap holds back, as its own method returns them.
         tombstones_gate: whether a match ends before a tombstone that lies in its last window, as
             where the tree owns the SWA pages. With a ring that no page backs, it need not.
+        bigram_keys: whether the tree's keys are pairs of neighbouring tokens, as EAGLE's are.
         verify_order: whether a verify step writes its draft's rows before or after it reads.
         swa_tokens: capacity of the SWA pool, where its locations are told.
         classes: the engine classes in play, by role.
@@ -77,6 +78,7 @@ class Started(_Fact, frozen=True, kw_only=True, omit_defaults=False):
     ring_stride: Stride | None
     reprefill_tail: int
     tombstones_gate: bool = True
+    bigram_keys: bool = False
     verify_order: Order = "write, then read"
     swa_tokens: Count = 0
     classes: dict[str, str] = {}
@@ -324,7 +326,8 @@ class Node(
 
     Attributes:
         parent: index of the parent in the snapshot, -1 for a child of the root.
-        tokens: the edge's tokens.
+        tokens: the edge's tokens; with bigram keys one more than locations, which the next edge
+            begins with.
         locs: full-pool location of each token.
         full_lock: lock count of the full component.
         swa_lock: lock count of the sliding-window component.

@@ -57,6 +57,7 @@ from kvproof.model.scenario import (
     Geometry,
     Prompt,
     Submit,
+    Verify,
     number_texts,
     token_ids,
 )
@@ -73,7 +74,7 @@ from kvproof.model.verdict import (
     Violation,
 )
 from kvproof.model.witness import Witness
-from kvproof.spec.cap import capped_match, reprefill_bound
+from kvproof.spec.cap import capped_bigram_match, capped_match, reprefill_bound
 from kvproof.spec.indices import PADDING_SLOT, FullLoc, Occupancy, Page, Position, RingRow, Slot
 from kvproof.spec.pages import page_of
 from kvproof.spec.ring import is_padding_row, ring_row
@@ -334,7 +335,11 @@ class Monitor:
         comparable = min(fact.prompt_len, geometry.pool_tokens)
         tokens = token_ids(self.texts, self._prompts[fact.request], 0, comparable)
         cached = cached_len(
-            self.pools, tokens, geometry, tombstones_gate=self.started.tombstones_gate
+            self.pools,
+            tokens,
+            geometry,
+            tombstones_gate=self.started.tombstones_gate,
+            bigram_keys=self.started.bigram_keys,
         )
         if fact.matched_len > cached or fact.matched_len % geometry.page_size:
             self._break(
@@ -347,7 +352,8 @@ class Monitor:
             return
         self.checked["USEFUL"] += 1
         tail = fact.prompt_len - fact.matched_len
-        bound = reprefill_bound(fact.prompt_len, cached, geometry.window, geometry.page_size)
+        bigram, window, size = self.started.bigram_keys, geometry.window, geometry.page_size
+        bound = reprefill_bound(fact.prompt_len, cached, window, size, bigram=bigram)
         if tail > bound:
             self._break(
                 "USEFUL",
@@ -357,8 +363,9 @@ class Monitor:
             )
         if fact.matched_len:
             self.witnesses["prefix hit"] += 1
-        uncapped = capped_match(cached, fact.prompt_len, 0, geometry.page_size)
-        capped = capped_match(cached, fact.prompt_len, geometry.window, geometry.page_size)
+        match = capped_bigram_match if bigram else capped_match
+        uncapped = match(cached, fact.prompt_len, 0, size)
+        capped = match(cached, fact.prompt_len, window, size)
         if capped < uncapped:
             self.witnesses["cap would bind"] += 1
         if fact.matched_len < uncapped:
@@ -381,11 +388,26 @@ class Monitor:
         lease = self.leases.get(fact.request)
         if lease is None:
             return
+        if isinstance(self._operation, Verify):
+            self._count_verify(self._chunk_start[fact.request], fact.computed_len)
         if self.ghost.stride:
             self.ghost.reject_from(lease, fact.computed_len)
         self._chunk_start[fact.request] = fact.computed_len
 
+    def _count_verify(self, start: int, computed_len: int) -> None:
+        assert self.started is not None
+        draft_tokens, stride = self.started.geometry.draft_tokens, self.ghost.stride
+        self.witnesses["verify"] += 1
+        if computed_len < start + draft_tokens:
+            self.witnesses["draft rejected"] += 1
+        if stride and start % stride + draft_tokens > stride:
+            self.witnesses["wrap inside a verify"] += 1
+
     def _released(self, fact: Released) -> None:
+        for holding in self.pools.holdings if self.pools else ():
+            computed_len = self._chunk_start.get(fact.request, len(holding.locs))
+            if holding.request == fact.request and len(holding.locs) > computed_len:
+                self.witnesses["over-allocation released"] += 1
         self.leases.pop(fact.request, None)
         self._chunk_start.pop(fact.request, None)
         if self._current is not None:
@@ -550,6 +572,9 @@ class Monitor:
                 self._check_row(fact.request, slot, position, row, "writes")
                 if position >= stride:
                     self.witnesses["ring wrapped"] += 1
+                old = self.ghost.rows.get(row)
+                if old is not None and old.rejected and lease and old.occupancy == lease.occupancy:
+                    self.witnesses["rejected row rewritten"] += 1
             self.ghost.write(lease, position, row, self._step)
 
     def _stride(self) -> int:
@@ -715,11 +740,12 @@ class Monitor:
         size = self.started.geometry.page_size
         reused = min(lease.matched_len, self.started.geometry.pool_tokens)
         prompt = self.ghost.tenants[lease.occupancy].prompt
-        tokens = token_ids(self.texts, prompt, 0, reused)
-        page = last_cached_page(self.pools, tokens, size)
+        bigram = self.started.bigram_keys
+        tokens = token_ids(self.texts, prompt, 0, reused + bigram)
+        page = last_cached_page(self.pools, tokens, size, bigram_keys=bigram)
         if page is None:
             return None
-        return self.ghost.lease_of(self._publishers.get((page, tokens[-size:][0]), NOBODY))
+        return self.ghost.lease_of(self._publishers.get((page, tokens[reused - size]), NOBODY))
 
 
 def check(log: Iterable[Fact]) -> Monitor:

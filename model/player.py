@@ -93,8 +93,8 @@ class Engine(Protocol):
     def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
         """Allocate a step of all running requests: (request, slot, first position) each."""
 
-    def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
-        """Keep ``accepted`` tokens a request of the step; ``tokens`` are the sampled ones."""
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
+        """Keep the sampled ``tokens`` of each request of the step; what else it wrote is void."""
 
     def finish(self, request: str) -> None:
         """End a running request and publish what it computed."""
@@ -256,33 +256,38 @@ class Player:
             for name, slot, position in self.engine.decode(draft_tokens)
         ]  # fmt: skip
 
-    def _advance(self, lanes: Sequence[Lane], accepted: int) -> Iterator[Fact]:
+    def _advance(self, lanes: Sequence[Lane], operation: Decode | Verify) -> Iterator[Fact]:
         tokens: dict[str, Sequence[int]] = {}
         for lane in lanes:
             assert lane.request is not None
-            request = self.requests[lane.request]
+            request, accepted = self.requests[lane.request], 1
+            if isinstance(operation, Verify):
+                accepted = operation.accepted_of(lane.request, self.draft_tokens)
             request.computed = lane.start + accepted
             tokens[lane.request] = token_ids(
                 self.texts, request.prompt, lane.start + 1, lane.start + 1 + accepted
             )
-        self.engine.decoded(accepted, tokens)
+        self.engine.decoded(tokens)
         for name in tokens:
             yield Advanced(request=name, computed_len=self.requests[name].computed)
 
     def _decode(self, operation: Decode) -> Iterator[Fact]:
         lanes = self._lanes(1)
         if self.forward is not None:
-            padding = Lane(request=None, slot=0, occupancy=0, start=0, end=1)
-            yield from self.forward.decode([*lanes, *[padding] * operation.pad])
-        yield from self._advance(lanes, 1)
+            yield from self.forward.decode([*lanes, *self._padding(operation.pad, 1)])
+        yield from self._advance(lanes, operation)
 
     def _verify(self, operation: Verify) -> Iterator[Fact]:
         if self.draft_tokens < 2:
             raise RefusedError("the geometry has no draft tokens")
         lanes = self._lanes(self.draft_tokens)
         if self.forward is not None:
-            yield from self.forward.verify(lanes)
-        yield from self._advance(lanes, max(1, min(operation.accepted, self.draft_tokens)))
+            padding = self._padding(operation.pad, self.draft_tokens)
+            yield from self.forward.verify([*lanes, *padding])
+        yield from self._advance(lanes, operation)
+
+    def _padding(self, rows: int, tokens: int) -> list[Lane]:
+        return [Lane(request=None, slot=0, occupancy=0, start=0, end=tokens)] * rows
 
     def _abort(self, operation: Abort) -> Iterator[Fact]:
         request = self._alive(operation.request, "waiting", "prefilling", "running")

@@ -209,12 +209,12 @@ class ReferenceEngine:
             self._grow(state, state.computed + draft_tokens)
         return [(name, state.slot, state.computed) for name, state in running.items()]
 
-    def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
         """Keep the accepted tokens; give back the pages of rejected ones."""
         page_size = self.geometry.page_size
         for name, sampled in tokens.items():
             state = self.requests[name]
-            state.computed += accepted
+            state.computed += len(sampled)
             state.allocated = state.computed
             state.tokens += sampled
             keep = page_ceil(state.computed, page_size) // page_size

@@ -151,14 +151,30 @@ class Decode(_Operation, frozen=True, kw_only=True):
     pad: Count = 0
 
 
-class Verify(_Operation, frozen=True, kw_only=True):
-    """One speculative step of every running request.
+class Accepted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How many of its draft's tokens one request keeps."""
+
+    request: str
+    tokens: Count
+
+
+class Verify(_Operation, frozen=True, kw_only=True, omit_defaults=True):
+    """One speculative step of every running request, padded with ``pad`` CUDA-graph rows.
 
     Attributes:
         accepted: how many of the ``draft_tokens`` written tokens are kept, at least 1.
+        others: requests that keep another number.
+        pad: padded rows of the batch, each of as many tokens.
     """
 
     accepted: Count
+    others: tuple[Accepted, ...] = ()
+    pad: Count = 0
+
+    def accepted_of(self, request: str, draft_tokens: int) -> int:
+        """Tokens that a request keeps of a draft of ``draft_tokens``."""
+        tokens = next((o.tokens for o in self.others if o.request == request), self.accepted)
+        return max(1, min(tokens, draft_tokens))
 
 
 class Finish(_Operation, frozen=True, kw_only=True):

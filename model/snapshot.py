@@ -8,17 +8,23 @@ from kvproof.model.facts import Pools
 from kvproof.model.scenario import Geometry
 from kvproof.spec.indices import FullLoc, Page
 from kvproof.spec.pages import page_of
-from kvproof.spec.radix import cached_pages, window_match
+from kvproof.spec.radix import cached_pages, key_entries, window_match
 
 
 def cached_len(
-    pools: Pools, tokens: Sequence[int], geometry: Geometry, *, tombstones_gate: bool
+    pools: Pools,
+    tokens: Sequence[int],
+    geometry: Geometry,
+    *,
+    tombstones_gate: bool,
+    bigram_keys: bool,
 ) -> int:
     """Tokens of the longest match of ``tokens`` that the tree can give.
 
-    ``tombstones_gate`` is that of `Started`.
+    ``tombstones_gate`` and ``bigram_keys`` are those of `Started`.
     """
     size = geometry.page_size
+    key = key_entries(tokens, bigram=bigram_keys)
     depth: list[int] = []
     matched: set[int] = set()
     path: list[bool] = []
@@ -29,29 +35,33 @@ def cached_len(
                 depth.append(0)
                 continue
             start = depth[node.parent]
-        depth.append(start + len(node.tokens))
+        edge = key_entries(node.tokens, bigram=bigram_keys)
+        depth.append(start + len(edge))
         agreed = 0
-        for mine, theirs in zip(tokens[start:], node.tokens, strict=False):
+        for mine, theirs in zip(key[start:], edge, strict=False):
             if mine != theirs:
                 break
             agreed += 1
         path += [not node.tombstone] * (agreed // size)
-        if agreed == len(node.tokens):
+        if agreed == len(edge):
             matched.add(number)
     if tombstones_gate:
         return window_match(path, size, geometry.window) * size
     return len(path) * size
 
 
-def last_cached_page(pools: Pools, tokens: Sequence[int], page_size: int) -> Page | None:
+def last_cached_page(
+    pools: Pools, tokens: Sequence[int], page_size: int, *, bigram_keys: bool
+) -> Page | None:
     """Page that holds the end of the longest cached prefix of ``tokens``; None if none does."""
     pages = {}
     starts: list[tuple[int, ...]] = []
     for node in pools.nodes:
-        prefix = (starts[node.parent] if node.parent >= 0 else ()) + node.tokens
+        edge = key_entries(node.tokens, bigram=bigram_keys)
+        base = len(starts[node.parent]) if node.parent >= 0 else 0
+        prefix = (*(starts[node.parent] if node.parent >= 0 else ()), *edge)
         starts.append(prefix)
-        base = len(prefix) - len(node.tokens)
         for at in range(0, len(node.locs) - page_size + 1, page_size):
             pages[prefix[: base + at + page_size]] = page_of(FullLoc(node.locs[at]), page_size)
-    found = cached_pages(pages, tokens, page_size)
+    found = cached_pages(pages, key_entries(tokens, bigram=bigram_keys), page_size)
     return found[-1] if found else None

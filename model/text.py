@@ -132,8 +132,10 @@ def _spell_cache(operation: CacheOperation) -> str:
             return f"prefill {spell_name(request)}{share}"
         case Decode(pad=pad):
             return "decode" + (f", {pad} padded rows" if pad else "")
-        case Verify(accepted=accepted):
-            return f"verify, {accepted} accepted"
+        case Verify(accepted=accepted, others=others, pad=pad):
+            unlike = "".join(f", {other.tokens} of {spell_name(other.request)}" for other in others)
+            padded = f", {pad} padded rows" if pad else ""
+            return f"verify, {accepted} accepted{unlike}{padded}"
         case Finish(request=request):
             return f"finish {spell_name(request)}"
         case Abort(request=request):
@@ -363,9 +365,20 @@ def _decode(line: _Line) -> dict[str, object]:
 
 def _verify(line: _Line) -> dict[str, object]:
     line.sign(",")
-    accepted = line.number("how many tokens are accepted")
+    fields: dict[str, object] = {"accepted": line.number("how many tokens are accepted")}
     line.words("accepted")
-    return {"accepted": accepted}
+    others: list[tuple[str, int]] = []
+    while not line.is_over:
+        line.sign(",")
+        number = line.number("how many tokens, or padded rows")
+        if line.rest.split(maxsplit=1)[:1] == ["of"]:
+            line.words("of")
+            others.append((line.name("the name of a request"), number))
+        else:
+            line.words("padded", "rows")
+            fields["pad"] = number
+            line.end()
+    return fields | {"others": others} if others else fields
 
 
 def _request(line: _Line) -> dict[str, object]:
@@ -423,7 +436,7 @@ FORMS = {
         _Form(usage="submit NAME: TEXT[0:4] TEXT[4:9]", kind=Submit, read=_submit),
         _Form(usage="prefill NAME, N tokens", kind=Prefill, read=_prefill),
         _Form(usage="decode, N padded rows", kind=Decode, read=_decode),
-        _Form(usage="verify, N accepted", kind=Verify, read=_verify),
+        _Form(usage="verify, N accepted, N of NAME, N padded rows", kind=Verify, read=_verify),
         _Form(usage="finish NAME", kind=Finish, read=_request),
         _Form(usage="abort NAME", kind=Abort, read=_request),
         _Form(usage="retract NAME", kind=Retract, read=_request),

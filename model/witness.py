@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 CacheWitness: TypeAlias = Literal[
     "prefix hit", "cap would bind", "cap bound", "ring read by decode", "ring read by prefill",
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
-    "padded row",
+    "padded row", "verify", "draft rejected", "rejected row rewritten", "wrap inside a verify",
+    "over-allocation released",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -32,7 +33,19 @@ WITNESSES: dict[Witness, str] = {
 }
 """Required of every run, on every target that has a ring."""
 
-WITHOUT_RING: tuple[Witness, ...] = ("prefix hit", "cap would bind", "page evicted")
+DRAFT_WITNESSES: dict[Witness, str] = {
+    "verify": "a verify step ran",
+    "draft rejected": "a verify threw tokens away that it had written",
+    "rejected row rewritten": "a request wrote the row of its rejected draft again",
+    "wrap inside a verify": "a draft's rows went over the end of the ring to its start",
+    "over-allocation released": "a request gave back more locations than it had computed",
+}
+"""Required of every run on a target that drafts."""
+
+WITHOUT_RING: tuple[Witness, ...] = (
+    "prefix hit", "cap would bind", "page evicted", "verify", "draft rejected",
+    "over-allocation released",
+)  # fmt: skip
 """Those of them that a release without any ring can reach."""
 
 CAP_WITNESS: Witness = "cap bound"
@@ -72,15 +85,20 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where the resolver names ring rows, which no map has a part in."""
 
 
-def required_of(construction: str, *, has_ring: bool = True) -> tuple[Witness, ...]:
+def required_of(
+    construction: str, *, has_ring: bool = True, drafts: bool = False
+) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
     Args:
         construction: of the target.
         has_ring: whether its release has a ring.
+        drafts: whether some of what it is asked to play speculates.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
-    cache = WITNESSES if has_ring else {name: WITNESSES[name] for name in WITHOUT_RING}
+    cache = WITNESSES | (DRAFT_WITNESSES if drafts else {})
+    if not has_ring:
+        cache = {name: words for name, words in cache.items() if name in WITHOUT_RING}
     return tuple(
         {
             "triton": TRANSLATION_WITNESSES,

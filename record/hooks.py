@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 from kvproof.kernels.catalogue import Family
 from kvproof.model.facts import RECORDED, Pool, Started, decode_fact, encode_fact
-from kvproof.model.scenario import BadFileError, Geometry
+from kvproof.model.scenario import TEXT_TOKENS, BadFileError, Geometry
 from kvproof.record.locs import Level, parallel_spans, readable, spans_of, spans_of_pages
 from kvproof.record.names import KEY_BYTES, TOKENS
 from kvproof.record.recorder import CannotFollowError, Ending, Extend, Recorder, Tracked
@@ -94,6 +94,7 @@ class Instrumentation:
         self._listeners: dict[str, Listener] = {
             "prefill": self._on_prefill,
             "decode": self._on_decode,
+            "verified": self._on_verified,
             "release": self._on_release,
             "slot freed": self._on_slot_freed,
             "evict": self._on_evict,
@@ -239,8 +240,6 @@ class Instrumentation:
         return log
 
     def _describe(self, batch: Any) -> Started:
-        if not batch.spec_algorithm.is_none():
-            raise CannotFollowError("speculative decoding is not recorded yet")
         tree, allocator = batch.tree_cache, batch.token_to_kv_pool_allocator
         for role, thing in (("release", tree), ("slot freed", batch.req_to_token_pool)):
             if not self._listens_to(role, thing):
@@ -261,11 +260,14 @@ class Instrumentation:
                 page_size=size,
                 slots=batch.req_to_token_pool.size,
                 pool_tokens=allocator.size_full // size * size,
+                draft_tokens=self._draft_tokens(batch.spec_algorithm),
             ),
             ring_stride=getattr(kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=int(reprefill_tail()) if reprefill_tail else 0,
             # Where a slot owns a ring, the tree's SWA pages say nothing about it.
             tombstones_gate=not getattr(allocator, "swa_req_ring", False),
+            # Said by whoever keeps the nodes: the tree, or its core.
+            bigram_keys=bool(getattr(getattr(tree, "tree_core", tree), "is_eagle", False)),
             verify_order=self._family.verify_order,
             # Of the pool itself: what the allocator calls its SWA size may count rings.
             swa_tokens=getattr(getattr(allocator, "swa_attn_allocator", None), "size", 0),
@@ -277,6 +279,17 @@ class Instrumentation:
         except BadFileError as error:
             raise CannotFollowError(f"a log cannot say this server's sizes: {error}") from error
         return started
+
+    def _draft_tokens(self, algorithm: Any) -> int:
+        """Tokens that a verify of this server writes; 1 without speculation."""
+        if algorithm.is_none():
+            return 1
+        if not algorithm.is_eagle():
+            raise CannotFollowError("speculative decoding other than EAGLE's is not recorded")
+        speculation = self._family.part("speculation")()
+        if (speculation.speculative_eagle_topk or 1) > 1:
+            raise CannotFollowError("drafts that branch (topk above 1) are not recorded")
+        return int(speculation.speculative_num_draft_tokens)
 
     def _listens_to(self, role: str, thing: Any) -> bool:
         """Whether this object's own method is one of those that are wrapped."""
@@ -326,7 +339,29 @@ class Instrumentation:
         requests = [log.tracked.get(req) for req in batch.reqs]
         if not all(request is not None and request.holds_slot for request in requests):
             raise CannotFollowError("a request decodes that was not seen to be prefilled")
-        return self._preparing_decode(log, batch, [one for one in requests if one is not None])
+        launch = [one for one in requests if one is not None]
+        if log.recorder.started.geometry.draft_tokens > 1:
+            return self._preparing_verify(log, batch, launch)
+        return self._preparing_decode(log, batch, launch)
+
+    def _preparing_verify(
+        self, log: _OpenLog, batch: Any, requests: list[Tracked]
+    ) -> Generator[None, Any, None]:
+        log.recorder.begin_verify()
+        log.preparing = True
+        yield
+        log.preparing = False
+        slots = [self._slot(req) for req in batch.reqs]
+        log.recorder.end_verify([*zip(requests, slots, strict=True)])
+
+    def _on_verified(self, _: Any, result: Any, batch: Any) -> None:
+        log = self._logs.get(batch.req_to_token_pool)
+        if log and batch.reqs:
+            log.recorder.verified(
+                [log.tracked.get(req) for req in batch.reqs],
+                result.accept_lens.tolist(),  # on the host, as the engine's own next line asks
+                result.speculative_num_draft_tokens,
+            )
 
     def _preparing_decode(
         self, log: _OpenLog, batch: Any, requests: list[Tracked]
@@ -426,6 +461,10 @@ def _tokens(req: Any) -> array[int]:
     """Prompt and answer so far."""
     tokens = array(TOKENS, req.origin_input_ids)
     tokens.extend(req.output_ids)
+    if len(tokens) > TEXT_TOKENS:
+        raise CannotFollowError(
+            f"a request has {len(tokens):,} tokens, and a log can say {TEXT_TOKENS:,}"
+        )
     return tokens
 
 

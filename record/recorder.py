@@ -3,11 +3,15 @@
 The order of the facts is the order in which the scheduler prepares its launches, which is the order
 in which the device runs them. Facts of a request that a launch is prepared for are given once the
 launch is prepared, and its tokens count as computed from then on.
+
+How many tokens a verify keeps is known when its result comes back, and an overlapped scheduler has
+prepared the next launch by then. So what is said after a verify waits for its result.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -33,6 +37,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.scenario import (
     Abort,
+    Accepted,
     Decode,
     Evict,
     Finish,
@@ -41,6 +46,7 @@ from kvproof.model.scenario import (
     Prefill,
     Retract,
     Submit,
+    Verify,
 )
 from kvproof.record.names import PrefixNames, unanswered
 
@@ -51,6 +57,10 @@ _ENDINGS: dict[Ending, Callable[[str], Operation]] = {
     "abort": lambda request: Abort(request=request),
     "retract": lambda request: Retract(request=request),
 }
+
+
+MOST_VERIFIES = 4
+"""Verifies whose results may be out at a time; an overlapped scheduler has two."""
 
 
 class CannotFollowError(Exception):
@@ -83,6 +93,23 @@ class Extend:
     total: int
 
 
+@dataclass(slots=True, eq=False)
+class _Verifying:
+    """A verify whose result is out.
+
+    Attributes:
+        index: of its step.
+        launch: its requests and their slots; None while it is prepared.
+        during: what is said while it is prepared.
+        after: what is said from then on.
+    """
+
+    index: int
+    launch: Sequence[tuple[Tracked, int]] | None = None
+    during: list[Fact] = field(default_factory=list)
+    after: list[Fact] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class Recorder:
     """Gives the facts of one log.
@@ -98,6 +125,9 @@ class Recorder:
     key: bytes
     _steps: int = field(default=0, init=False)
     _requests: int = field(default=0, init=False)
+    _verifying: deque[_Verifying] = field(default_factory=deque, init=False)
+    # Computed length of each request as far as the log says, where the engine drafts.
+    _computed: dict[str, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Begin the log."""
@@ -127,7 +157,7 @@ class Recorder:
             request = extend.request
             if not request.holds_slot:
                 request.holds_slot = True
-                self.put(
+                self._say(
                     Admitted(
                         request=request.name,
                         slot=slot,
@@ -149,17 +179,64 @@ class Recorder:
         for request, _, position in launch:
             self._advanced(request, position + 1)
 
+    def begin_verify(self) -> None:
+        """A verify is going to be prepared.
+
+        Raises:
+            CannotFollowError: too many are under way.
+        """
+        if len(self._verifying) == MOST_VERIFIES:
+            raise CannotFollowError("verifies are launched, and no result of theirs is seen")
+        self._verifying.append(_Verifying(self._steps))
+        self._steps += 1
+
+    def end_verify(self, launch: Sequence[tuple[Tracked, int]]) -> None:
+        """A verify is prepared: each request with its slot."""
+        self._verifying[-1].launch = launch
+
+    def verified(
+        self, requests: Sequence[Tracked | None], accepted: Sequence[int], draft_tokens: int
+    ) -> None:
+        """The oldest verify's result: tokens kept of each request's ``draft_tokens``.
+
+        Raises:
+            CannotFollowError: it is of no verify that was seen.
+        """
+        verify = self._verifying.popleft() if self._verifying else None
+        if verify is None or [one for one, _ in verify.launch or ()] != requests:
+            raise CannotFollowError("a verify has a result whose launch was not seen")
+        if draft_tokens > self.started.geometry.draft_tokens:
+            raise CannotFollowError("a draft is longer than the server said")
+        assert verify.launch is not None
+        kept = {one.name: count for (one, _), count in zip(verify.launch, accepted, strict=True)}
+        usual = Counter(accepted).most_common(1)[0][0]
+        others = tuple(Accepted(name, count) for name, count in kept.items() if count != usual)
+        operation = Verify(accepted=usual, others=others)
+        self._give(Step(index=verify.index, operation=operation))
+        for fact in verify.during:
+            self._give(fact)
+        starts = {one.name: self._computed[one.name] for one, _ in verify.launch}
+        if self.started.ring_stride is not None:
+            for one, slot in verify.launch:
+                start = starts[one.name]
+                end = start + draft_tokens
+                self._give(Ran(request=one.name, mode="verify", slot=slot, start=start, end=end))
+        for name, count in kept.items():
+            self._give(Advanced(request=name, computed_len=starts[name] + count))
+        for fact in verify.after:
+            self._give(fact)
+
     def begin_release(self, request: Tracked, ending: Ending, tokens: array[int]) -> None:
         """A request is going to give its slot back; ``tokens`` are prompt and answer."""
         request.leaving = True
         self._step(_ENDINGS[ending](request.name))
         if ending != "retract":
-            self.put(Answered(request=request.name, tokens=request.names.pieces(tokens)))
+            self._say(Answered(request=request.name, tokens=request.names.pieces(tokens)))
 
     def released(self, request: Tracked, slot: int) -> None:
         """A request gave its slot back."""
         request.holds_slot = request.leaving = False
-        self.put(Released(request=request.name, slot=slot))
+        self._say(Released(request=request.name, slot=slot))
 
     def evict(self, tokens: int) -> None:
         """The tree is asked to give tokens back."""
@@ -171,15 +248,15 @@ class Recorder:
 
     def allocated(self, pool: Pool, locs: tuple[Span, ...]) -> None:
         """An allocator lent locations."""
-        self.put(Allocated(pool=pool, locs=locs))
+        self._say(Allocated(pool=pool, locs=locs))
 
     def freed(self, pool: Pool, locs: tuple[Span, ...]) -> None:
         """An allocator took locations back."""
-        self.put(Freed(pool=pool, locs=locs))
+        self._say(Freed(pool=pool, locs=locs))
 
     def translated(self, full: tuple[Span, ...], swa: tuple[Span, ...]) -> None:
         """Locations were translated."""
-        self.put(Translated(full=full, swa=swa))
+        self._say(Translated(full=full, swa=swa))
 
     def gap(self, reason: str) -> None:
         """Facts are missing here."""
@@ -193,16 +270,35 @@ class Recorder:
         return EngineError(cause="raised", message=type(error).__name__)
 
     def ended(self) -> Ended:
-        """The log's last fact."""
+        """The log's last fact. A verify whose result never came, and what came after, stay out."""
+        if self._verifying:
+            self._steps = self._verifying[0].index
+            self._verifying.clear()
         return Ended(steps=self._steps)
 
     def _step(self, operation: Operation) -> None:
-        self.put(Step(index=self._steps, operation=operation))
+        self._say(Step(index=self._steps, operation=operation))
         self._steps += 1
 
     def _ran(self, request: Tracked, mode: Mode, slot: int, start: int, end: int) -> None:
         if self.started.ring_stride is not None:
-            self.put(Ran(request=request.name, mode=mode, slot=slot, start=start, end=end))
+            self._say(Ran(request=request.name, mode=mode, slot=slot, start=start, end=end))
 
     def _advanced(self, request: Tracked, computed_len: int, *, prefilling: bool = False) -> None:
-        self.put(Advanced(request=request.name, computed_len=computed_len, prefilling=prefilling))
+        self._say(Advanced(request=request.name, computed_len=computed_len, prefilling=prefilling))
+
+    def _say(self, fact: Fact) -> None:
+        """Give a fact, or keep it until the verifies before it are told."""
+        if not self._verifying:
+            self._give(fact)
+            return
+        verify = self._verifying[-1]
+        (verify.during if verify.launch is None else verify.after).append(fact)
+
+    def _give(self, fact: Fact) -> None:
+        if self.started.geometry.draft_tokens > 1:
+            if isinstance(fact, Advanced):
+                self._computed[fact.request] = fact.computed_len
+            elif isinstance(fact, Released):
+                self._computed.pop(fact.request, None)
+        self.put(fact)

@@ -10,6 +10,7 @@ Source: ``SWARadixCache`` and ``UnifiedRadixCache``, ``match_prefix``, ``insert`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from kvproof.spec.indices import Page
@@ -19,6 +20,25 @@ from kvproof.spec.terms import maximum, select
 Prefix: TypeAlias = tuple[int, ...]
 Pages: TypeAlias = Mapping[Prefix, Page]
 """Cached page-aligned prefixes; the page of a prefix holds its last ``page_size`` tokens."""
+
+
+_PAIR_BITS = 64
+
+
+def key_entries(tokens: Sequence[int], *, bigram: bool) -> Sequence[int]:
+    """RADIX-9. Entries of a key: its tokens, or with bigram keys (EAGLE) each pair of neighbours.
+
+    A pair is one integer, so that a prefix of entries is a prefix like any other. The location of
+    an entry is that of its first token.
+
+    Source: ``RadixKey`` with ``is_bigram``.
+
+    pre: all(0 <= token < 2**63 for token in tokens)
+    post: len(__return__) == (max(0, len(tokens) - 1) if bigram else len(tokens))
+    """
+    if not bigram:
+        return tokens
+    return [first << _PAIR_BITS | second for first, second in pairwise(tokens)]
 
 
 def page_prefixes(tokens: Sequence[int], page_size: int) -> list[Prefix]:

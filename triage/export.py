@@ -419,8 +419,11 @@ def _spell_operation(operation: Operation, *, room: int) -> list[str]:
             return [f'Prefill(request="{request}"{chunk}),']
         case Decode(pad=pad):
             return [f"Decode(pad={pad})," if pad else "Decode(),"]
-        case Verify(accepted=accepted):
-            return [f"Verify(accepted={accepted}),"]
+        case Verify(accepted=accepted, others=others, pad=pad):
+            unlike = ", ".join(f"Accepted({o.request!r}, {o.tokens})" for o in others)
+            fields = [f"accepted={accepted}", f"others=({unlike},)" if others else "",
+                      f"pad={pad}" if pad else ""]  # fmt: skip
+            return [f"Verify({', '.join(filter(None, fields))}),"]
         case Evict(tokens=tokens):
             return [f"Evict(tokens={tokens}),"]
         case Flush():

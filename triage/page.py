@@ -201,7 +201,7 @@ def _tree_nodes(
     for number in order:
         node = nodes[number]
         depth, start = place[node.parent]
-        end = start + len(node.tokens)
+        end = start + len(node.locs)
         place[number] = (depth + 1, end)
         yield TreeNode(
             depth=depth + 1,

@@ -15,15 +15,16 @@ from typing import Any, ClassVar
 import sglang
 import torch
 import triton
+from msgspec.structs import replace
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
 from sglang.srt.managers.schedule_policy import PrefillAdder
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
+from kvproof.fuzz.drivers import speculation
 from kvproof.fuzz.drivers.pool import call_with_known, window_layer_pool
 from kvproof.kernels.engines.shims import engine_family
 from kvproof.model.facts import Holding, Node, Pools, Started
@@ -61,7 +62,9 @@ class ReleaseEngine:
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
-    def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
+    def __init__(
+        self, *, geometry: Geometry, construction: str, backend: str, rows_short: int = 0
+    ) -> None:
         if construction not in self.constructions:
             raise ValueError(
                 f"{sglang.__version__} has no construction {construction!r}; "
@@ -71,6 +74,7 @@ class ReleaseEngine:
         self.construction = construction
         self.backend = backend
         self.server_args = self._publish_server_args()
+        self.algorithm = speculation.algorithm(geometry.draft_tokens)
         self.requests = ReqToTokenPool(
             size=geometry.slots,
             # A request never holds more than the whole pool and one step's draft.
@@ -78,7 +82,7 @@ class ReleaseEngine:
             device=DEVICE,
             enable_memory_saver=False,
         )
-        self.kv_pool = self._make_kv_pool()
+        self.kv_pool = self._make_kv_pool(rows_short)
         self.allocator = self._make_allocator()
         self.tree = self._make_tree()
         self.waiting: dict[str, Any] = {}
@@ -99,7 +103,7 @@ class ReleaseEngine:
             # Says which of its two ways of writing req_to_token the release takes: the torch loop
             # instead of the Triton kernel.
             "attention_backend": "torch_native",
-        }
+        } | speculation.server_arguments(self.geometry.draft_tokens)
 
     def _publish_server_args(self) -> Any:
         """The configuration of this process, as the release's process entry publishes it."""
@@ -130,14 +134,18 @@ class ReleaseEngine:
         """Whether the sliding window lives in rings; asks the release's own gate."""
         return engine_family().has_ring and bool(engine_family().part("gate")())
 
-    def _make_kv_pool(self) -> Any:
-        return window_layer_pool(
-            self.geometry,
+    def _make_kv_pool(self, rows_short: int) -> Any:
+        # A pool for a smaller window has shorter rings; the kernels are told the real one.
+        pool = window_layer_pool(
+            replace(self.geometry, window=self.geometry.window - rows_short),
             swa_tokens=self.swa_tokens,
             unified=self.unified,
             compressed_tokens=self.compressed_tokens,
             device=DEVICE,
         )
+        if rows_short:
+            pool.unified_swa_window = self.geometry.window
+        return pool
 
     def _make_allocator(self) -> Any:
         return call_with_known(
@@ -182,7 +190,7 @@ class ReleaseEngine:
                 "model_config": MODEL_CONFIG,
                 "tp_worker": worker,
                 "page_size": self.geometry.page_size,
-                "spec_algorithm": SpeculativeAlgorithm.NONE,
+                "spec_algorithm": self.algorithm,
                 "enable_metrics": False,
                 "enable_kv_cache_events": False,
                 "enable_hierarchical_cache": False,
@@ -241,6 +249,10 @@ class ReleaseEngine:
         """Whether a released SWA page ends a match."""
         return True
 
+    def _bigram_keys(self) -> bool:
+        """Whether the tree's keys are pairs of neighbouring tokens, as EAGLE's are."""
+        return bool(getattr(self.tree, "tree_core", self.tree).is_eagle)
+
     def _classes(self) -> dict[str, Any]:
         return {
             "tree": self.tree,
@@ -263,6 +275,7 @@ class ReleaseEngine:
             ring_stride=getattr(self.kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=self._reprefill_tail(),
             tombstones_gate=self._tombstones_gate(),
+            bigram_keys=self._bigram_keys(),
             verify_order=engine_family().verify_order,
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
@@ -296,7 +309,9 @@ class ReleaseEngine:
             self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
-            False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
+            # Up to 0.5.14 the path of EAGLE that allocates ahead is that of overlapped batches.
+            self.speculates and hasattr(ScheduleBatch, "is_spec_v2"),
+            self.algorithm, chunked_req=self.chunked,
         )  # fmt: skip
         self.batch.prepare_for_extend()
         self._count_forward(self.batch)
@@ -358,22 +373,37 @@ class ReleaseEngine:
             return
         req.output_ids.append(token)
         self._publish(req, chunked=False)
+        if self.speculates:
+            batch.spec_info = speculation.draft_input(len(batch.reqs))
         if self.running.is_empty():
             self.running = batch
         else:
             self.running.merge_batch(batch)
 
+    @property
+    def speculates(self) -> bool:
+        """Whether the engine drafts: then every step of running requests is a verify."""
+        return self.geometry.draft_tokens > 1
+
     def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
         """Allocate a step of all running requests: (request, slot, first position) each."""
-        if draft_tokens > 1:
-            raise RefusedError("the drivers do not run speculative decoding yet")
+        if draft_tokens != self.geometry.draft_tokens:
+            raise RefusedError(
+                f"an engine that drafts verifies {self.geometry.draft_tokens} tokens each step"
+            )
         # Scheduler.update_running_batch; where it would retract, the scenario decides instead.
         if not self.running.check_decode_mem():
             raise RefusedError("no memory for a decode step")
         self.running.prepare_for_decode()
         self._count_forward(self.running)
+        if self.speculates:
+            for req, length in zip(self.running.reqs, self.running.seq_lens.tolist(), strict=True):
+                assert self._allocated_len(req) >= length + draft_tokens, "a draft has no room"
+            self.running.out_cache_loc = speculation.verify_locations(self.running, draft_tokens)
+        # A verify's length is that before its tokens, a decode's counts its own.
+        own = 0 if self.speculates else 1
         return [
-            (req.rid, slot, length - 1)
+            (req.rid, slot, length - own)
             for req, slot, length in zip(
                 self.running.reqs,
                 self.running.req_pool_indices.tolist(),
@@ -382,11 +412,15 @@ class ReleaseEngine:
             )
         ]
 
-    def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
         """Append the sampled tokens."""
         # SchedulerBatchResultProcessor.process_batch_result_decode
-        for req in self.running.reqs:
-            req.output_ids.extend(tokens[req.rid][:accepted])
+        runs = [tokens[req.rid] for req in self.running.reqs]
+        if self.speculates:
+            speculation.commit(self.running, runs, self.geometry.draft_tokens)
+            return
+        for req, run in zip(self.running.reqs, runs, strict=True):
+            req.output_ids.extend(run)
 
     def finish(self, request: str) -> None:
         """End a running request and publish what it computed."""

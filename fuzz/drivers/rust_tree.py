@@ -31,19 +31,20 @@ class TreeReadError(RuntimeError):
 class RustTreeReader:
     """Finds the nodes of one tree core; make a new one when the tree is reset."""
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: Any, *, bigram: bool) -> None:
         self._core = core
+        self._bigram = bigram
         self._root: int = core.root_node_handle()
         self._alive: list[int] = []
         self._next = self._root + 1
 
     def nodes(
-        self, token_at: Mapping[int, int]
+        self, computed: Mapping[int, tuple[int, int]]
     ) -> Iterator[tuple[int, Sequence[int], Any, int, int, bool]]:
         """The nodes, parents first: parent, tokens, locations, locks, tombstone.
 
         Args:
-            token_at: token that was last computed at each location.
+            computed: token that was last computed at each location, and the one after it.
 
         Raises:
             TreeReadError: nodes are missing, or a key is not what was computed there.
@@ -66,16 +67,21 @@ class RustTreeReader:
             node_id, value = paths[path]
             first = path[-len(value)]
             if path not in inner:
-                self._check(node_id, [token_at[loc] for loc in path])
+                self._check(node_id, self._tokens(path, computed))
             yield (
                 index[path[: -len(value)]],
-                [token_at[loc] for loc in path[-len(value) :]],
+                self._tokens(path[-len(value) :], computed),
                 value,
                 int(first not in unlocked),
                 int(first in resident and first not in swa_unlocked),
                 first not in resident,
             )
             index[path] = len(index) - 1
+
+    def _tokens(self, locs: Sequence[int], computed: Mapping[int, tuple[int, int]]) -> list[int]:
+        """What a key of these locations holds; a bigram key ends in the second of its last pair."""
+        tokens = [computed[loc][0] for loc in locs]
+        return [*tokens, computed[locs[-1]][1]] if self._bigram else tokens
 
     def _values(self, tokens: int) -> list[tuple[int, Any]]:
         """Nodes and their locations, `tokens` locations in all."""
@@ -108,8 +114,9 @@ class RustTreeReader:
             return None
 
     def _check(self, node_id: int, tokens: Sequence[int]) -> None:
-        matched, at, _ = self._core.match_full_device_prefix(RadixKey(array("q", tokens)))
-        if (matched, at) != (len(tokens), node_id):
+        key = RadixKey(array("q", tokens), is_bigram=self._bigram)
+        matched, at, _ = self._core.match_full_device_prefix(key)
+        if (matched, at) != (len(key), node_id):
             raise TreeReadError(
                 f"tokens {list(tokens)} were computed at the locations of node {node_id}, "
                 f"but the tree finds {matched} of them, at node {at}"

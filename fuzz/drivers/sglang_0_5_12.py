@@ -25,6 +25,7 @@ class Engine(sglang_0_5_13.Engine):
                 page_size=self.geometry.page_size,
                 chunked_prefill_size=self.server_args.chunked_prefill_size,
                 sliding_window_size=self.geometry.window,
+                is_eagle=self.algorithm.is_eagle(),
             )
         )
 
@@ -39,6 +40,8 @@ class Engine(sglang_0_5_13.Engine):
 
     def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
         """Allocate a step of all running requests; see the base class."""
-        # Scheduler.run_batch leaves the sampled tokens with the batch.
-        self.running.output_ids = torch.tensor([req.output_ids[-1] for req in self.running.reqs])
+        if not self.speculates:
+            # Scheduler.run_batch leaves the sampled tokens with the batch.
+            sampled = [req.output_ids[-1] for req in self.running.reqs]
+            self.running.output_ids = torch.tensor(sampled)
         return super().decode(draft_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -10,8 +11,6 @@ from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 
 from kvproof.fuzz.drivers import sglang_0_5_20
 from kvproof.fuzz.drivers.rust_tree import RustTreeReader
-from kvproof.model.player import Chunk
-from kvproof.model.scenario import Geometry
 
 
 class Engine(sglang_0_5_20.Engine):
@@ -19,10 +18,11 @@ class Engine(sglang_0_5_20.Engine):
 
     constructions: ClassVar[tuple[str, ...]] = ("registry",)
 
-    def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
-        super().__init__(geometry=geometry, construction=construction, backend=backend)
-        self._reader = RustTreeReader(self.tree.tree_core)
-        self._token_at: dict[int, int] = {}
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._reader = RustTreeReader(self.tree.tree_core, bigram=self._bigram_keys())
+        # What was computed at each location: the token, and the one after it.
+        self._computed: dict[int, tuple[int, int]] = {}
 
     def _publish_to_process(self, server_args: Any) -> None:
         publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0))
@@ -35,23 +35,28 @@ class Engine(sglang_0_5_20.Engine):
     def _classes(self) -> dict[str, Any]:
         return super()._classes() | {"tree core": self.tree.tree_core}
 
-    def _launch(self, req: Any) -> Chunk:
-        chunk = super()._launch(req)
-        tokens = req.full_untruncated_fill_ids[chunk.start : chunk.end]
-        self._token_at.update(zip(self.batch.out_cache_loc.tolist(), tokens, strict=True))
-        return chunk
+    def prefilled(self, request: str, *, last: bool, token: int) -> None:
+        """Publish a chunk whose forward ran; see the base class."""
+        start, end = int(self.batch.prefix_lens[0]), int(self.batch.seq_lens_cpu[0])
+        filled = self.held[request].full_untruncated_fill_ids[start : end + 1]
+        self._note(self.batch.out_cache_loc, [*filled, token] if last else filled)
+        super().prefilled(request, last=last, token=token)
 
-    def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
-        """Allocate a step of all running requests; see the base class."""
-        step = super().decode(draft_tokens)
-        for req, loc in zip(self.running.reqs, self.running.out_cache_loc.tolist(), strict=True):
-            self._token_at[loc] = req.output_ids[-1]
-        return step
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
+        """Append the sampled tokens."""
+        locs = self.running.out_cache_loc.view(len(self.running.reqs), -1)
+        for req, own in zip(self.running.reqs, locs, strict=True):
+            run = tokens[req.rid]
+            self._note(own[: len(run)], [req.output_ids[-1], *run])
+        super().decoded(tokens)
+
+    def _note(self, locs: Any, tokens: Sequence[int]) -> None:
+        self._computed.update(zip(locs.tolist(), pairwise(tokens), strict=True))
 
     def flush(self) -> None:
         """Clear the cache."""
         super().flush()
-        self._reader = RustTreeReader(self.tree.tree_core)
+        self._reader = RustTreeReader(self.tree.tree_core, bigram=self._bigram_keys())
 
     def _nodes(self) -> Iterator[tuple[int, Sequence[int], Any, int, int, bool]]:
-        return self._reader.nodes(self._token_at)
+        return self._reader.nodes(self._computed)

@@ -26,12 +26,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rocm_gate: unified_kv on; off is the negative control.
         allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
         kernels: where the real kernels run; a process has one such place.
+        rows_short: rows that each ring has less than the release gives it: a seeded fault.
     """
 
     construction: str = "registry"
     rocm_gate: bool = True
     allocator_twins: bool = True
     kernels: KernelBackend = "interpreter"
+    rows_short: int = 0
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):

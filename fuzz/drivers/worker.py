@@ -147,6 +147,7 @@ def load(options: Options) -> tuple[Ready, Build]:
             geometry=order.scenario.geometry,
             construction=options.construction,
             backend=labels.get(backend, backend),
+            rows_short=options.rows_short,
         )
         return Player(engine=engine, forward=forwards[backend](engine))
 

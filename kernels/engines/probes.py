@@ -80,7 +80,8 @@ def _part(role: str) -> Callable[[Path], str]:
         if role not in family.parts:
             raise NotApplicableError("this release ships none")
         found = family.part(role)
-        return f"{found.__module__}.{found.__qualname__}"
+        # A Triton kernel has no qualified name.
+        return f"{found.__module__}.{getattr(found, '__qualname__', found.__name__)}"
 
     return run
 
