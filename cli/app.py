@@ -25,6 +25,7 @@ from kvproof.cli import (
     files,
     fuzz,
     kernels,
+    layers,
     policy,
     prove,
     record,
@@ -111,6 +112,7 @@ app.command()(record.record)
 app.command()(triage.minimise)
 app.command()(triage.bisect)
 app.command()(prove.prove)
+app.command()(layers.layers)
 app.command()(policy.policy)
 app.command()(determinism.determinism)
 app.command()(runs.runs)

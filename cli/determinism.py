@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import typer
@@ -14,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, Reporter, plain_table, progress, show
+from kvproof.cli.stack import stack_of
 from kvproof.determinism import in_process
 from kvproof.determinism.harness import check_settings, run_cell
 from kvproof.determinism.judge import Floor, Judgement, Row, judge
@@ -22,7 +24,7 @@ from kvproof.determinism.prompts import FILLER, Prompts, random_filler
 from kvproof.determinism.record import DEFAULT_ROOT, Record
 from kvproof.determinism.server import Api, Described, Server
 from kvproof.determinism.tokenizer import LocalTokenizer
-from kvproof.fuzz.drivers.wire import Backend
+from kvproof.fuzz.drivers.wire import Backend, Layering
 from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
@@ -31,6 +33,8 @@ from kvproof.model.layers import Stack
 from kvproof.model.policies import POLICIES, CachePolicy, Sizes
 from kvproof.model.reference import reference_player
 from kvproof.model.scenario import Scenario
+
+Through: TypeAlias = Literal["kernels", "digests", "rules"]
 
 KEY_VARIABLE = "KVPROOF_API_KEY"
 """Environment variable with the server's key; it is written nowhere."""
@@ -54,6 +58,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     judgement: Judgement
     layers: int | None = None
+    through: Through | None = None
     policy: str | None = None
     server: Described | None = None
     folder: str | None = None
@@ -111,15 +116,23 @@ def determinism(
         int | None, typer.Option(min=1, help="Tokens a page. Default: what the server says.")
     ] = None,
     layers: Annotated[
-        int, typer.Option(min=1, help="In process: layers with a sliding window.")
-    ] = 1,
-    ratio: Annotated[
-        int | None, typer.Option(min=1, help="In process: all layers have rows of so many tokens.")
+        int | None,
+        typer.Option(min=1, help="In process: layers. Default: one a ratio."),
     ] = None,
-    kernels: Annotated[
-        Literal["interpreter", "rules"],
-        typer.Option(help="In process: who names the ring rows; `rules` is quicker."),
-    ] = "interpreter",
+    ratios: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R,R,...",
+            help="In process: tokens of a compressed row in each layer, 0 for none. Default: 0.",
+        ),
+    ] = None,
+    through: Annotated[
+        Through,
+        typer.Option(
+            help="In process: layers on the release's kernels, or digests along the rows that its "
+            "kernels (digests) or the rules name (rules)."
+        ),
+    ] = "kernels",
     concurrency: Annotated[int, typer.Option(min=1, help="Churn requests at once.")] = 32,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 300.0,
     retries: Annotated[int, typer.Option(min=0, help="Further tries of a request.")] = 2,
@@ -149,8 +162,9 @@ def determinism(
     if engine or policies:
         settings = _settings(in_process.SMALL, changes, cold=cold)
         results = _in_process(
-            settings, engine=engine, page=page or in_process.PAGE_SIZE, layers=layers,
-            ratio=ratio, kernels=kernels, floor=floor or ("cold" if cold else "long"),
+            settings, engine=engine, page=page or in_process.PAGE_SIZE,
+            stack=stack_of(layers, ratios) or Stack(ratios=(0,)), through=through,
+            floor=floor or ("cold" if cold else "long"),
         )  # fmt: skip
     else:
         if resume is not None and changes:
@@ -246,50 +260,48 @@ def _against(
 
 
 def _in_process(
-    settings: Settings, *, engine: list[str] | None, page: int, layers: int, ratio: int | None,
-    kernels: Literal["interpreter", "rules"], floor: Floor,
+    settings: Settings, *, engine: list[str] | None, page: int, stack: Stack, through: Through,
+    floor: Floor,
 ) -> list[Result]:  # fmt: skip
     check_settings(settings, page)
-    compressed = frozenset(range(1, layers + 1)) if ratio else frozenset()
-    if ratio and page % ratio:
+    if (ratio := stack.misfit(page)) is not None:
         raise EngineError(
             f"pages of {page} tokens do not hold whole rows of {ratio}",
-            fix="give a --ratio that divides --page",
+            fix="give --ratios that divide --page",
         )
-    stack = Stack(layers=layers, compressed=compressed, ratio=ratio or 1)
-    results = []
     with progress("determinism") as report:
         if engine:
-            for target in find_targets(engine, EngineStore()):
-                results.append(_of_release(target, settings, stack, page, kernels, floor, report))
-        else:
-            for policy in POLICIES:
-                results.append(_of_policy(policy, settings, stack, page, floor, report))
-    return results
+            return [
+                _of_release(target, settings, stack, page, through, floor, report)
+                for target in find_targets(engine, EngineStore())
+            ]
+        return [_of_policy(policy, settings, stack, page, floor, report) for policy in POLICIES]
 
 
 def _of_release(
-    target: Target, settings: Settings, stack: Stack, page: int, backend: Backend, floor: Floor,
+    target: Target, settings: Settings, stack: Stack, page: int, through: Through, floor: Floor,
     report: Reporter,
 ) -> Result:  # fmt: skip
-    with target.process() as process:
+    layering = Layering(ratios=stack.ratios) if through == "kernels" else None
+    backend: Backend = "rules" if through == "rules" else "interpreter"
+    with target.process(layering=layering) as process:
 
         def play(scenario: Scenario) -> Iterable[Fact]:
             return process.play(scenario, timeout=CELL_TIMEOUT_S, backend=backend)
 
         judgement = _played(play, settings, stack, page, floor, f"{target.name} ", report)
-    return Result(target=target.name, settings=settings, judgement=judgement, layers=stack.layers)
+    return Result(
+        target=target.name, settings=settings, judgement=judgement, layers=stack.layers,
+        through=through,
+    )  # fmt: skip
 
 
 def _of_policy(
     policy: CachePolicy, settings: Settings, stack: Stack, page: int, floor: Floor,
     report: Reporter,
 ) -> Result:  # fmt: skip
-    kept = policy.reference(Sizes(window=settings.window, page_size=page, layers=stack.layers))
-    stack = Stack(
-        layers=stack.layers, compressed=stack.compressed, ratio=stack.ratio,
-        reading=policy.reading,
-    )  # fmt: skip
+    sizes = Sizes(window=settings.window, page_size=page, layers=stack.layers)
+    kept, stack = policy.reference(sizes), replace(stack, reading=policy.reading)
 
     def play(scenario: Scenario) -> Iterable[Fact]:
         return reference_player(scenario.geometry, kept).play(scenario)
@@ -297,13 +309,13 @@ def _of_policy(
     judgement = _played(play, settings, stack, page, floor, f"model, {policy.name}: ", report)
     return Result(
         target="model", policy=policy.name, settings=settings, judgement=judgement,
-        layers=stack.layers,
+        layers=stack.layers, through="rules",
     )  # fmt: skip
 
 
 def _played(
-    play: Callable[[Scenario], Iterable[Fact]], settings: Settings, stack: Stack, page: int,
-    floor: Floor, name: str, report: Reporter,
+    play: in_process.Play, settings: Settings, stack: Stack, page: int, floor: Floor, name: str,
+    report: Reporter,
 ) -> Judgement:  # fmt: skip
     cells: list[Cell] = []
     for number, tail in settings.cells():

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli.output import JsonOption, plain_table, show
+from kvproof.cli.stack import parse_ratios
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.policies import POLICIES, CachePolicy, Hit, Sizes
 from kvproof.proofs.policies import ASKED, Asked, Small, Verdict, judged, small_of
@@ -85,13 +86,10 @@ def policy(
     bigram: Annotated[
         bool, typer.Option("--bigram", help="The tree's keys are pairs of tokens (EAGLE).")
     ] = False,
-    ratio: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Tokens per compressed row; repeatable. Default: 4 and 128."),
-    ] = None,
-    swa_only: Annotated[
-        bool, typer.Option("--swa-only", help="No layer has compressed rows.")
-    ] = False,
+    ratios: Annotated[
+        str,
+        typer.Option(metavar="R,R,...", help="Tokens per compressed row of layers; 0 for none."),
+    ] = "0,4,128",
     prompt_len: Annotated[
         list[int] | None, typer.Option(min=1, help="Tokens of a prompt; repeatable.")
     ] = None,
@@ -105,16 +103,14 @@ def policy(
 
     The verdicts come from runs of a small model, and name the theorems that hold for all sizes.
     """
-    if swa_only and ratio:
-        raise EngineError("--ratio and --swa-only exclude each other", fix="leave one of them out")
-    ratios = () if swa_only else tuple(ratio or (4, 128))
+    compressed = tuple(sorted({ratio for ratio in parse_ratios(ratios) if ratio}))
     sizes = Sizes(window=window, page_size=page, layers=layers, bigram=bigram)
     prompts = _prompts(prompt_len, shared)
-    small = small_of(sizes, ratios=ratios, draft_tokens=draft)
+    small = small_of(sizes, ratios=compressed, draft_tokens=draft)
     result = Comparison(
         sizes=sizes,
         draft_tokens=draft,
-        ratios=ratios,
+        ratios=compressed,
         ring_rows=ring_stride(window, draft),
         exact_tail=exact_logits_tail(layers, window),
         decode_tail=exact_decode_tail(layers, window),

@@ -1,19 +1,19 @@
 """The harness in process: a cell is one scenario, played on a release's real caches and kernels.
 
-The outputs are those of a layered run in digests (`kvproof.model.digests`) along the reads that the
-log shows. There are no floats in it and so no non-determinism of its own: its floor is zero, and
-whatever differs was read.
+The outputs are those of layers that run on the release's own kernels (`fuzz.drivers.layered`), or
+of a layered run in digests (`kvproof.model.digests`) along the reads that the log shows. Neither
+rounds, so neither has non-determinism of its own: the floor is zero, and what differs was read.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from kvproof.determinism.plan import COLD, Cell, Settings, cell_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.digests import outputs_of
-from kvproof.model.facts import Admitted, Fact
+from kvproof.model.facts import Admitted, Compared, Fact
 from kvproof.model.facts import EngineError as EngineFailure
 from kvproof.model.layers import Stack
 from kvproof.model.scenario import (
@@ -90,6 +90,19 @@ def _together(prompts: Mapping[str, Prompt], output_len: int) -> Iterator[Operat
         yield Finish(request=name)
 
 
+def _outputs(log: Sequence[Fact], stack: Stack, prompt_len: int) -> Iterator[tuple[str, str]]:
+    """Requests and their outputs: of layers on the real kernels if the log has them, or digests."""
+    compared = [fact for fact in log if isinstance(fact, Compared)]
+    if compared:
+        # How far the last layer's states are from those of a cold run: equal if the states are.
+        for fact in compared:
+            errors = fact.states[-1][prompt_len - 1 - fact.start :]
+            yield fact.request, " ".join(f"{error:.9g}" for error in errors)
+        return
+    for name, outputs in outputs_of(log, stack):
+        yield name, " ".join(output.hex() for output in outputs)
+
+
 def run_cell(
     play: Play,
     settings: Settings,
@@ -121,10 +134,9 @@ def run_cell(
         if isinstance(fact, Admitted) and fact.request.startswith(_IDENTICAL)
     ]
     outputs = [
-        " ".join(output.hex() for output in outputs)
-        for name, outputs in outputs_of(log, stack)
+        output for name, output in _outputs(log, stack, settings.prompt_len(tail))
         if name.startswith(_IDENTICAL)
-    ]
+    ]  # fmt: skip
     return cell_of(
         round_number=round_number,
         tail=tail,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvproof.fuzz.drivers.process import EngineProcess
-from kvproof.fuzz.drivers.wire import Options
+from kvproof.fuzz.drivers.wire import Layering, Options
 from kvproof.fuzz.strategies import Sizes
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import family_of
@@ -98,8 +98,15 @@ class Target:
         rocm_gate: bool = True,
         allocator_twins: bool = True,
         kernels: KernelBackend = "interpreter",
+        layering: Layering | None = None,
     ) -> EngineProcess:
         """The target's process, not yet started.
+
+        Args:
+            rocm_gate: see `Options`, as for the others.
+            allocator_twins: pages by the kernels' rule in Python.
+            kernels: where the real kernels run.
+            layering: layers to run on them.
 
         Raises:
             EngineError: the target's kernels cannot run there.
@@ -117,6 +124,7 @@ class Target:
                 rocm_gate=rocm_gate and (self.family == "cache" or self.construction == RING),
                 allocator_twins=allocator_twins,
                 kernels=kernels,
+                layering=layering,
             ),
         )
 

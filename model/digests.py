@@ -150,7 +150,7 @@ class Digests:
             else:
                 keys.append(below.get(position, NOTHING))
         parts = [below[query], *keys]
-        if layer in self.stack.compressed:
+        if self.stack.ratios[layer - 1]:
             parts += self._compressed(run, layer, query, inherited)
         return digest(layer, *parts)
 
@@ -165,20 +165,21 @@ class Digests:
         self, run: _Run, layer: int, query: int, inherited: Sequence[Sequence[Sequence[Digest]]]
     ) -> list[Digest]:
         rows = [row for page in inherited for row in page[layer - 1]]
-        complete = compressed_end(query, self.stack.ratio) // self.stack.ratio
+        ratio = self.stack.ratios[layer - 1]
+        complete = compressed_end(query, ratio) // ratio
         return [
             *rows[:complete],
             *(self._row(run, layer, index) for index in range(len(rows), complete)),
         ]
 
     def _row(self, run: _Run, layer: int, index: int) -> Digest:
-        ratio, below = self.stack.ratio, run.states[layer - 1]
+        ratio, below = self.stack.ratios[layer - 1], run.states[layer - 1]
         positions = range(index * ratio, (index + 1) * ratio)
         return digest("row", *(below.get(position, NOTHING) for position in positions))
 
     def _inherited(self, run: _Run, pools: Pools | None) -> list[list[list[Digest]]]:
         """Compressed rows that come from the tree: by page, layer, row."""
-        if not self.stack.compressed:
+        if not any(self.stack.ratios):
             return []
         pages = self._held(run, pools)
         reused = run.matched // self.page_size
@@ -200,24 +201,24 @@ class Digests:
             page_of(FullLoc(loc), self.page_size)
             for node in pools.nodes for loc in node.locs[:: self.page_size]
         }  # fmt: skip
-        if self.stack.compressed:
+        if any(self.stack.ratios):
             for run in self._runs.values():
                 self._record(run, self._held(run, pools))
         self._published, self._pools = in_tree, pools
 
     def _record(self, run: _Run, pages: Sequence[Page]) -> None:
         """Rows of whole pages that a request computed itself."""
-        per_page = self.page_size // self.stack.ratio
+        size = self.page_size
         for number, page in enumerate(pages):
-            start, end = number * self.page_size, (number + 1) * self.page_size
+            start, end = number * size, (number + 1) * size
             if start < run.matched or end > run.computed or page in self._published:
                 continue
             self._rows[page] = [
-                [
-                    self._row(run, layer, number * per_page + index) for index in range(per_page)
-                ]
-                for layer in range(1, self.stack.layers + 1)
-            ]  # fmt: skip
+                [self._row(run, layer, at // ratio) for at in range(start, end, ratio)]
+                if ratio
+                else []
+                for layer, ratio in self.stack.numbered()
+            ]
 
 
 def outputs_of(log: Iterable[Fact], stack: Stack) -> list[tuple[str, list[Digest]]]:

@@ -62,7 +62,8 @@ class Lane:
     """One request's share of a forward: queries at ``[start, end)`` of ``slot``.
 
     ``request`` is None and ``slot`` is 0 for a padded row; ``occupancy`` counts the log's
-    admissions from 1 (0 for padding).
+    admissions from 1 (0 for padding). ``tokens`` are those at the positions; a draft that will be
+    rejected is none of its text.
     """
 
     request: str | None
@@ -70,6 +71,7 @@ class Lane:
     occupancy: int
     start: int
     end: int
+    tokens: Sequence[int] = ()
 
 
 class Engine(Protocol):
@@ -239,7 +241,8 @@ class Player:
         if self.forward is not None:
             yield from self.forward.prefill(
                 [Lane(request=name, slot=chunk.slot, occupancy=request.occupancy,
-                      start=chunk.start, end=chunk.end)]
+                      start=chunk.start, end=chunk.end,
+                      tokens=token_ids(self.texts, request.prompt, chunk.start, chunk.end))]
             )  # fmt: skip
         request.computed = chunk.end
         request.state = "running" if chunk.last else "prefilling"
@@ -247,22 +250,33 @@ class Player:
         self.engine.prefilled(name, last=chunk.last, token=token)
         yield Advanced(request=name, computed_len=chunk.end, prefilling=not chunk.last)
 
-    def _lanes(self, draft_tokens: int) -> list[Lane]:
+    def _lanes(self, draft_tokens: int, operation: Decode | Verify) -> list[Lane]:
         if not any(request.state == "running" for request in self.requests.values()):
             raise RefusedError("no request is running")
         return [
             Lane(request=name, slot=slot, occupancy=self.requests[name].occupancy,
-                 start=position, end=position + draft_tokens)
+                 start=position, end=position + draft_tokens,
+                 tokens=self._drafted(
+                     name, position, self._accepted(operation, name), draft_tokens))
             for name, slot, position in self.engine.decode(draft_tokens)
         ]  # fmt: skip
+
+    def _drafted(self, name: str, start: int, accepted: int, drafted: int) -> list[int]:
+        """Tokens of a step: what is accepted continues the request's text, the rest is of none."""
+        right = token_ids(self.texts, self.requests[name].prompt, start, start + accepted)
+        return [*right, *range(start + accepted, start + drafted)]
+
+    def _accepted(self, operation: Decode | Verify, request: str) -> int:
+        if isinstance(operation, Verify):
+            return operation.accepted_of(request, self.draft_tokens)
+        return 1
 
     def _advance(self, lanes: Sequence[Lane], operation: Decode | Verify) -> Iterator[Fact]:
         tokens: dict[str, Sequence[int]] = {}
         for lane in lanes:
             assert lane.request is not None
-            request, accepted = self.requests[lane.request], 1
-            if isinstance(operation, Verify):
-                accepted = operation.accepted_of(lane.request, self.draft_tokens)
+            request = self.requests[lane.request]
+            accepted = self._accepted(operation, lane.request)
             request.computed = lane.start + accepted
             tokens[lane.request] = token_ids(
                 self.texts, request.prompt, lane.start + 1, lane.start + 1 + accepted
@@ -272,7 +286,7 @@ class Player:
             yield Advanced(request=name, computed_len=self.requests[name].computed)
 
     def _decode(self, operation: Decode) -> Iterator[Fact]:
-        lanes = self._lanes(1)
+        lanes = self._lanes(1, operation)
         if self.forward is not None:
             yield from self.forward.decode([*lanes, *self._padding(operation.pad, 1)])
         yield from self._advance(lanes, operation)
@@ -280,14 +294,17 @@ class Player:
     def _verify(self, operation: Verify) -> Iterator[Fact]:
         if self.draft_tokens < 2:
             raise RefusedError("the geometry has no draft tokens")
-        lanes = self._lanes(self.draft_tokens)
+        lanes = self._lanes(self.draft_tokens, operation)
         if self.forward is not None:
             padding = self._padding(operation.pad, self.draft_tokens)
             yield from self.forward.verify([*lanes, *padding])
         yield from self._advance(lanes, operation)
 
     def _padding(self, rows: int, tokens: int) -> list[Lane]:
-        return [Lane(request=None, slot=0, occupancy=0, start=0, end=tokens)] * rows
+        lane = Lane(
+            request=None, slot=0, occupancy=0, start=0, end=tokens, tokens=(0,) * tokens
+        )  # fmt: skip
+        return [lane] * rows
 
     def _abort(self, operation: Abort) -> Iterator[Fact]:
         request = self._alive(operation.request, "waiting", "prefilling", "running")

@@ -140,14 +140,8 @@ class Small:
     draft_tokens: int = 1
 
     def stack(self, policy: CachePolicy) -> Stack:
-        """The layers through which logs are judged; all of them write compressed rows."""
-        if self.ratio is None:
-            return Stack(layers=self.sizes.layers, reading=policy.reading)
-        compressed = frozenset(range(1, self.sizes.layers + 1))
-        return Stack(
-            layers=self.sizes.layers, compressed=compressed, ratio=self.ratio,
-            reading=policy.reading,
-        )  # fmt: skip
+        """The layers through which logs are judged: all with compressed rows, or none."""
+        return Stack(ratios=(self.ratio or 0,) * self.sizes.layers, reading=policy.reading)
 
 
 def small_of(sizes: Sizes, *, ratios: tuple[int, ...], draft_tokens: int = 1) -> Small:

@@ -18,6 +18,22 @@ Backend: TypeAlias = Literal["none", "rules"] | KernelBackend
 """Who names the ring rows: nobody, the specification's arithmetic, the real kernels there."""
 
 
+class Layering(msgspec.Struct, frozen=True, kw_only=True):
+    """A stack of layers to run on the real kernels.
+
+    Attributes:
+        ratios: one a layer, 0 for a layer without compressed rows; see `model.layers.Stack`.
+        heads: query heads.
+        dim: width of a key; at least 32 where a decode's keys are split.
+        seed: of the weights.
+    """
+
+    ratios: tuple[int, ...]
+    heads: int = 2
+    dim: int = 32
+    seed: int = 0
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How an engine's process plays scenarios.
 
@@ -27,6 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
         kernels: where the real kernels run; a process has one such place.
         rows_short: rows that each ring has less than the release gives it: a seeded fault.
+        layering: layers to run behind the ring; None for the rows of a single one alone.
     """
 
     construction: str = "registry"
@@ -34,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allocator_twins: bool = True
     kernels: KernelBackend = "interpreter"
     rows_short: int = 0
+    layering: Layering | None = None
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ def test_table_of_a_model(kvproof: Kvproof) -> None:
 
 def test_json_has_verdicts_with_their_runs_and_costs(kvproof: Kvproof) -> None:
     done = kvproof(
-        "policy", "--layers", 43, "--draft", 4, "--bigram", "--swa-only",
+        "policy", "--layers", 43, "--draft", 4, "--bigram", "--ratios", 0,
         "--prompt-len", 2176, "--shared", 2048, "--prompt-len", 2177, "--shared", 2048, "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -36,7 +36,7 @@ def test_json_has_verdicts_with_their_runs_and_costs(kvproof: Kvproof) -> None:
 
 def test_what_cannot_be_is_refused_with_a_fix(kvproof: Kvproof) -> None:
     for wrong in (
-        ("--swa-only", "--ratio", 4),
+        ("--ratios", "four"),
         ("--prompt-len", 10, "--shared", 11),
         ("--prompt-len", 10, "--prompt-len", 20, "--shared", 5),
     ):

@@ -41,6 +41,8 @@ from kvproof.model.scenario import (
 )
 from kvproof.model.verdict import (
     CAUSES,
+    EXACTNESS_CAUSES,
+    EXACTNESS_INVARIANTS,
     INVARIANTS,
     SEVERITY,
     TRANSLATION_CAUSES,
@@ -270,6 +272,7 @@ def test_the_first_of_several_breaks_is_kept_and_all_are_counted() -> None:
 def test_severity_follows_the_ladder_then_the_causes() -> None:
     pairs = [(invariant, cause) for invariant in INVARIANTS for cause in CAUSES]
     pairs += [(i, cause) for i in TRANSLATION_INVARIANTS for cause in TRANSLATION_CAUSES]
+    pairs += [(i, cause) for i in EXACTNESS_INVARIANTS for cause in EXACTNESS_CAUSES]
     assert sorted(SEVERITY, key=SEVERITY.__getitem__) == pairs
 
 
