@@ -153,13 +153,15 @@ class Player:
     texts: dict[str, int] = field(default_factory=dict)
     occupancies: int = 0
     draft_tokens: int = 1
+    snapshots: bool = True
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario as they happen."""
         self.draft_tokens = scenario.geometry.draft_tokens
         yield self.engine.started()
-        before = self.engine.pools()
-        yield before
+        before = self.engine.pools() if self.snapshots else None
+        if before is not None:
+            yield before
         for index, operation in enumerate(scenario.operations):
             yield Step(index=index, operation=operation)
             if isinstance(operation, Submit):
@@ -168,8 +170,8 @@ class Player:
                 yield from self._play(operation)
             except RefusedError as refusal:
                 yield Skipped(reason=str(refusal))
-            pools = self.engine.pools()
-            if pools != before:
+            pools = self.engine.pools() if self.snapshots else None
+            if pools is not None and pools != before:
                 yield pools
                 before = pools
         yield Ended(steps=len(scenario.operations))
