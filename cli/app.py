@@ -20,12 +20,14 @@ from kvproof.cli import (
     check,
     corpus,
     defects,
+    determinism,
     engine,
     explain,
     files,
     fuzz,
     kernels,
     layers,
+    policy,
     prove,
     record,
     replay,
@@ -112,5 +114,7 @@ app.command()(triage.minimise)
 app.command()(triage.bisect)
 app.command()(prove.prove)
 app.command()(layers.layers)
+app.command()(policy.policy)
+app.command()(determinism.determinism)
 app.command()(runs.runs)
 app.command()(defects.defects)

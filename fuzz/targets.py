@@ -96,6 +96,7 @@ class Target:
         allocator_twins: bool = True,
         kernels: KernelBackend = "interpreter",
         layering: Layering | None = None,
+        held_back: int | None = None,
     ) -> EngineProcess:
         """The target's process, not yet started.
 
@@ -104,6 +105,7 @@ class Target:
             allocator_twins: pages by the kernels' rule in Python.
             kernels: where the real kernels run.
             layering: layers to run on them.
+            held_back: tokens that its cap is to hold back, instead of what the release says.
 
         Raises:
             EngineError: the target's kernels cannot run there.
@@ -122,6 +124,7 @@ class Target:
                 allocator_twins=allocator_twins,
                 kernels=kernels,
                 layering=layering,
+                held_back=held_back,
             ),
         )
 

@@ -172,14 +172,16 @@ class Player:
     occupancies: int = 0
     draft_tokens: int = 1
     window: int = 1
+    snapshots: bool = True
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario as they happen."""
         self.draft_tokens = scenario.geometry.draft_tokens
         self.window = scenario.geometry.window
         yield self.engine.started()
-        before = self.engine.pools()
-        yield before
+        before = self.engine.pools() if self.snapshots else None
+        if before is not None:
+            yield before
         for index, operation in enumerate(scenario.operations):
             yield Step(index=index, operation=operation)
             if isinstance(operation, Submit):
@@ -188,8 +190,8 @@ class Player:
                 yield from self._play(operation)
             except RefusedError as refusal:
                 yield Skipped(reason=str(refusal), no_memory=isinstance(refusal, NoMemoryError))
-            pools = self.engine.pools()
-            if pools != before:
+            pools = self.engine.pools() if self.snapshots else None
+            if pools is not None and pools != before:
                 yield pools
                 before = pools
             if complaint := self.engine.complaint():

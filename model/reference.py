@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from kvproof.model.facts import Holding, MapRun, Node, Pools, Read, Started, SwaPool, Wrote
-from kvproof.model.forward import RuleForward
+from kvproof.model.forward import FlooredForward, RuleForward
 from kvproof.model.page_pools import NONE, PagePools
 from kvproof.model.page_tree import Lock, PageTree
 from kvproof.model.player import Chunk, Lane, NoMemoryError, Player, RefusedError
 from kvproof.model.policy import Fault, Policy, margin_of
 from kvproof.model.scenario import Geometry
-from kvproof.spec.cap import capped_match, match_limit
+from kvproof.spec.cap import capped_match, match_limit, rebuild_tail
 from kvproof.spec.cursor import cursor, window_left
 from kvproof.spec.indices import PADDING_SLOT, Page, Position, Slot
 from kvproof.spec.pages import new_pages, page_ceil
@@ -97,10 +97,12 @@ class ReferenceEngine:
             raise RefusedError("no free request slot")
         reused: list[Page] = []
         if "never reuse" not in self.faults:
-            cached = self.tree.match(tokens[: match_limit(len(tokens), self.tail)])
-            matched = capped_match(
-                len(cached) * self.page_size, len(tokens), self.tail, self.page_size
-            )
+            total = len(tokens)
+            cached = self.tree.match(tokens[: match_limit(total, self.tail)])
+            matched = capped_match(len(cached) * self.page_size, total, self.tail, self.page_size)
+            if self.policy.replayed:
+                tail = rebuild_tail(matched, total, self.policy.replayed)
+                matched = capped_match(matched, total, tail, self.page_size)
             reused = cached[: matched // self.page_size]
         # The lock comes before the allocation: what is matched must not be evicted for it.
         state.lock = self.tree.lock(tokens, len(reused) * self.page_size)
@@ -435,4 +437,4 @@ def reference_player(geometry: Geometry, policy: Policy | None = None) -> Player
     )
     if "pad into last slot" in policy.faults:
         return Player(engine, _PadsIntoLastSlot(forward, geometry.slots))
-    return Player(engine, forward)
+    return Player(engine, FlooredForward(forward) if policy.floored_reads else forward)

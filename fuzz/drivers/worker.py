@@ -177,8 +177,9 @@ def load(options: Options) -> tuple[Ready, Build]:
             construction=options.construction,
             backend=labels.get(backend, backend),
             rows_short=options.rows_short,
+            held_back=options.held_back,
         )
-        return Player(engine=engine, forward=forwards[backend](engine))
+        return Player(engine=engine, forward=forwards[backend](engine), snapshots=order.snapshots)
 
     return _ready(family, notes), build
 
