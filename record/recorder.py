@@ -137,7 +137,8 @@ class Recorder:
         """A request is seen for the first time, with its prompt."""
         self._requests += 1
         name = f"r{self._requests}"
-        names = PrefixNames(self.started.geometry.page_size, self.key, realm)
+        ahead = int(self.started.bigram_keys)
+        names = PrefixNames(self.started.geometry.page_size, self.key, realm, ahead)
         self._step(Submit(request=name, prompt=unanswered(names.pieces(tokens), name)))
         return Tracked(name, names)
 

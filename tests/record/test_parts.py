@@ -29,6 +29,7 @@ from kvproof.record.locs import merged, parallel_spans, readable, spans_of, span
 from kvproof.record.names import PrefixNames, unanswered
 from kvproof.record.recorder import MOST_VERIFIES, CannotFollowError, Extend, Recorder
 from kvproof.record.writer import LogWriter
+from kvproof.spec.radix import key_entries
 
 KEY = b"secret"
 TOKENS = st.lists(st.integers(0, 1), max_size=20).map(lambda tokens: array("q", tokens))
@@ -54,6 +55,16 @@ def test_names_agree_exactly_as_far_as_tokens_do_by_page(one, other, size):
         assert same_prefix(*pieces, end) == (one[:end] == other[:end])
     assert [prompt_len(prompt) for prompt in pieces] == [len(one), len(other)]
     assert (pieces[0] == pieces[1]) == (one == other)
+
+
+@given(TOKENS, TOKENS, st.sampled_from([1, 2, 4]))
+def test_names_of_bigram_pages_cover_the_token_behind_them(one, other, size):
+    """So a page has a common name exactly where a tree of bigram keys would share it."""
+    pieces = [PrefixNames(size, KEY, ahead=1).pieces(tokens) for tokens in (one, other)]
+    keys = [key_entries(tokens, bigram=True) for tokens in (one, other)]
+    for end in range(size, min(map(len, keys)) + 1, size):
+        assert same_prefix(*pieces, end + 1) == (keys[0][:end] == keys[1][:end])
+    assert [prompt_len(prompt) for prompt in pieces] == [len(one), len(other)]
 
 
 @given(TOKENS, TOKENS, st.sampled_from([1, 2, 4]))
