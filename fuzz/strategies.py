@@ -274,7 +274,7 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
         st.sampled_from((0, 1, 1, 2)),
         cuts,
         tails,
-        st.sampled_from((0, 0, 0, 0, *chunks)),
+        st.sampled_from((0, 0, 0, *chunks)),
     )
     # An arrival and a departure each stand more than once: what breaks needs several of them.
     # The first choice is the simplest: shrinking turns a move into a rest where it cannot drop it.
@@ -288,6 +288,7 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
         arrive,
         move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which),
         move(_continue, st.sampled_from((0, *chunks))),
+        move(_continue, st.sampled_from(chunks)),
         move(_decode, st.sampled_from((0, 0, 1, 2))),
         move(_evict, st.integers(1, MAX_TOKENS)),
         move(_abort, which),
