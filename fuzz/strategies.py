@@ -382,7 +382,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         st.sampled_from((0, 1, 1, 2)),
         cuts,
         tails,
-        st.sampled_from((0, 0, 0, 0, *chunks)),
+        st.sampled_from((0, 0, 0, *chunks)),
     )
     come_back = _move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which)
     decode = _move(_decode, st.sampled_from((0, 0, 1, 2)))
@@ -404,6 +404,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("arrive", arrive),
         ("come back", come_back),
         ("chunks", _move(_continue, st.sampled_from((0, *chunks)))),
+        ("chunks", _move(_continue, st.sampled_from(chunks))),
         ("decode", decode),
         ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
         ("abort", _move(_abort, which)),
