@@ -67,6 +67,7 @@ class Policy:
         margin: what the cursor keeps.
         slides_before_insert: the cursor moves before a prefill is published too, not only at
             decode steps.
+        bigram_keys: keys are pairs of neighbouring tokens, as with EAGLE.
         early_release: the lock on a window is given up once the request has decoded past it.
     """
 
@@ -80,6 +81,7 @@ class Policy:
     margin: Margin = "whole pages"
     slides_before_insert: bool = False
     early_release: bool = False
+    bigram_keys: bool = False
     faults: frozenset[Fault] = frozenset()
 
 

@@ -26,6 +26,7 @@ TOO_LITTLE = "0.5.18 to 0.5.22"
 
 RIGHT = {name: policy for name, policy in VARIANTS.items() if name != TOO_LITTLE} | {
     "early release": Policy(paged_swa=True, early_release=True),
+    "bigram keys": Policy(paged_swa=True, bigram_keys=True, slides_before_insert=True),
 }
 
 
