@@ -190,9 +190,11 @@ class ReferenceEngine:
         state.computed = computed
 
     def _publish(self, state: _Request) -> None:
-        if self.policy.slides_before_insert:
-            self._slide(state, state.computed)
         key = self._key(state.tokens[: state.computed])
+        if self.policy.slides_before_insert:
+            # A window is to be left below the insert, so the cursor counts what is inserted.
+            counts_tokens = "cursor counts tokens, not entries" in self.faults
+            self._slide(state, state.computed if counts_tokens else len(key))
         key = key[: publishable_len(len(key), self.page_size)]
         self.tree.insert(key, state.pages, state.protected)
         # What the tree answers now, rather than what was offered: the lock moves on with it.
