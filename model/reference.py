@@ -189,7 +189,8 @@ class ReferenceEngine:
         self._publish(state)
         state.computed = computed
 
-    def _publish(self, state: _Request) -> None:
+    def _insert(self, state: _Request) -> Sequence[int]:
+        """Offer the computed pages to the tree; the key that they went under."""
         key = self._key(state.tokens[: state.computed])
         if self.policy.slides_before_insert:
             # A window is to be left below the insert, so the cursor counts what is inserted.
@@ -197,6 +198,11 @@ class ReferenceEngine:
             self._slide(state, state.computed if counts_tokens else len(key))
         key = key[: publishable_len(len(key), self.page_size)]
         self.tree.insert(key, state.pages, state.protected)
+        return key
+
+    def _publish(self, state: _Request) -> None:
+        """Insert, and go on with what the tree answers."""
+        key = self._insert(state)
         # What the tree answers now, rather than what was offered: the lock moves on with it.
         matched = self.tree.match(key)
         if "share duplicate pages" not in self.faults:
@@ -263,7 +269,8 @@ class ReferenceEngine:
     def finish(self, request: str) -> None:
         """Publish and release."""
         state = self.requests[request]
-        self._publish(state)
+        # Nothing is matched again: what was inserted is the tree's, found or not.
+        state.protected = len(self._insert(state))
         if "double free on finish" in self.faults and state.pages:
             self.pool.free.append(state.pages[0])
         self._release(request)
