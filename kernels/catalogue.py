@@ -323,9 +323,10 @@ _REQ_FIELDS = {
     "slot": "req_pool_idx",
     "matched": "prefix_indices",
     "extend end": "extend_range.end",
+    "committed": "kv_committed_len",
 }
 # From 0.5.19 on its slot, from 0.5.22 on the rest of what is matched and scheduled.
-_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": "kv.req_pool_idx"}
+_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": "kv.req_pool_idx", "committed": "kv.kv_committed_len"}
 _REQ_LEN_FIELDS = _REQ_KV_FIELDS | {"matched": "prefix_len", "extend end": "extend_end"}
 
 _FREED_PAGES = {"free": (f"{_TOKENS}.free",), "free pages": (f"{_PAGED}._release_page_ids",)}

@@ -1,6 +1,8 @@
-"""RADIX-1 to RADIX-5 against brute force over small trees."""
+"""RADIX-1 to RADIX-9 against brute force over small trees."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from kvproof.spec.radix import (
     extend_match,
     inserted,
     kept_page,
+    key_entries,
     locked_from,
     page_prefixes,
     window_match,
@@ -144,3 +147,17 @@ def test_radix_8_adds_one_page_to_the_longest_match(
             or all(live[:end])
         ]
         assert run.best == ends[-1]
+
+
+@given(one=keys, other=keys)
+def test_radix_9_bigram_entries_agree_one_token_less_far(one: Prefix, other: Prefix) -> None:
+    """A pair is known by both its tokens, so two keys share the pairs within what they share."""
+
+    def agreed(left: Sequence[int], right: Sequence[int]) -> int:
+        pairs = zip(left, right, strict=False)
+        return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+    assert key_entries(one, bigram=False) == one
+    entries = [key_entries(key, bigram=True) for key in (one, other)]
+    assert [len(found) for found in entries] == [max(0, len(key) - 1) for key in (one, other)]
+    assert agreed(*entries) == max(0, agreed(one, other) - 1)
