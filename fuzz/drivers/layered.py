@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import torch
 
 from kvproof.fuzz.drivers.payload import ELEMENTS
 from kvproof.kernels.exact_model import ExactModel, relative_error
 from kvproof.kernels.launch import Ring
-from kvproof.kernels.layer import LayerLaunches, Queries
+from kvproof.kernels.layer import LayerLaunches, Queries, rows_by_rule
 from kvproof.model.facts import (
     Admitted,
     Advanced,
@@ -37,6 +38,7 @@ from kvproof.model.facts import (
 from kvproof.model.player import Forward, Lane, Player
 from kvproof.model.scenario import (
     Decode,
+    Geometry,
     Operation,
     Piece,
     Prefill,
@@ -45,7 +47,6 @@ from kvproof.model.scenario import (
     Submit,
     token_ids,
 )
-from kvproof.spec.exact import compressed_end
 from kvproof.spec.pages import page_ceil
 
 
@@ -180,16 +181,24 @@ class LayeredForward:
         weights = self.model.layers[layer - 1]
         seen: list[list[int]] = []
         for lane in lanes:
-            places = self._row_places(lane, ratio)
-            trace = self.traces.get(lane.occupancy)
-            if trace is not None:
-                for row in range(lane.start // ratio, len(places)):
-                    below = trace.above(layer - 1, row * ratio, (row + 1) * ratio)
-                    ring.rows[ring.pages + places[row]] = weights.pooled(below)
-            for position in range(lane.start, lane.end):
-                seen.append(places[: compressed_end(position, ratio) // ratio])
-            if trace is not None:
-                trace.rows[layer] = ring.rows[[ring.pages + place for place in places]].clone()
+            if lane.request is None:
+                seen += [[] for _ in range(lane.start, lane.end)]
+                continue
+            locs = self.engine.requests.req_to_token[lane.slot, : lane.end].to(ring.rows.device)
+            places, visible = self.launches.row_places(
+                locs, lane.start, ratio=ratio, page_size=self.engine.geometry.page_size
+            )
+            if (places, visible) != rows_by_rule(locs, lane.start, ratio=ratio):
+                raise LayersDisagreeError(
+                    f"compressed rows of layer {layer} are not where the rule puts them"
+                )
+            trace = self.traces[lane.occupancy]
+            for position, place in enumerate(places, lane.start):
+                if place >= 0:
+                    below = trace.above(layer - 1, position + 1 - ratio, position + 1)
+                    ring.rows[ring.pages + place] = weights.pooled(below)
+            seen += visible
+            trace.rows[layer] = ring.rows[[ring.pages + row for row in visible[-1]]].clone()
         width = max(1, *(len(rows) for rows in seen))
         return torch.tensor(
             [[*rows, *[-1] * (width - len(rows))] for rows in seen],
@@ -200,13 +209,6 @@ class LayeredForward:
     def _stored(self, request: str, lane: Lane) -> Stored:
         locs = self.engine.requests.req_to_token[lane.slot, lane.start : lane.end]
         return Stored(request=request, start=lane.start, locs=tuple(locs.tolist()))
-
-    def _row_places(self, lane: Lane, ratio: int) -> list[int]:
-        """Compressed rows of a lane up to its end: the place of each group's last token."""
-        if lane.request is None:
-            return []
-        locs = self.engine.requests.req_to_token[lane.slot, ratio - 1 : lane.end : ratio]
-        return [loc // ratio for loc in locs.tolist()]
 
     def _keep(self, layer: int, lanes: Sequence[Lane], states: torch.Tensor) -> None:
         at = 0
@@ -252,13 +254,13 @@ class _Lease:
 class LayeredPlayer:
     """Plays a scenario through the layers, and each of its requests alone on an empty cache."""
 
-    make: Callable[[], tuple[Any, LayeredForward]]
+    make: Callable[[Geometry], tuple[Any, LayeredForward]]
     ratios: tuple[int, ...]
     _cold: dict[tuple[int, ...], Trace] = field(default_factory=dict)
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario, and before each release how its request departs."""
-        engine, forward = self.make()
+        engine, forward = self.make(scenario.geometry)
         player = Player(engine=engine, forward=forward)
         leases: dict[str, _Lease] = {}
         occupancies = 0
@@ -347,13 +349,14 @@ class LayeredPlayer:
         scenario: Scenario,
         prefills: Sequence[Operation],
     ) -> Trace:
-        engine, forward = self.make()
+        geometry = _roomy(scenario.geometry)
+        engine, forward = self.make(geometry)
         # One that was retracted comes back with its answer as part of its prompt.
         *pieces, last = lease.prompt
         prompt = (*pieces, Piece(last.text, max(last.until, lease.prompt_len)))
         player = Player(engine=engine, forward=forward, texts=dict(texts))
         alone = Scenario(
-            geometry=scenario.geometry,
+            geometry=geometry,
             operations=(
                 Submit(request="alone", prompt=prompt),
                 *prefills,
@@ -364,3 +367,9 @@ class LayeredPlayer:
             if isinstance(fact, Skipped):
                 raise RuntimeError(f"a request alone on an empty cache is refused: {fact.reason}")
         return forward.traces[1]
+
+
+def _roomy(geometry: Geometry) -> Geometry:
+    """Room for a whole prompt at once, where a hit needed room for its tail alone."""
+    tokens = geometry.pool_tokens + max(geometry.pool_tokens, 4 * geometry.page_size)
+    return msgspec.structs.replace(geometry, pool_tokens=tokens, swa_tokens=tokens)

@@ -36,7 +36,7 @@ from kvproof.model.facts import Breached, EngineError, Fact, Started, encode_fac
 from kvproof.model.forward import RuleForward
 from kvproof.model.forward_player import ForwardPlayer
 from kvproof.model.player import Forward, Player
-from kvproof.model.scenario import Scenario
+from kvproof.model.scenario import Geometry, Scenario
 
 
 class Plays(Protocol):
@@ -230,9 +230,9 @@ def _layered_builder(family: Family, options: Options, adapter: Any, layering: L
         launches: LayerLaunches = rules if order.backend == "rules" else kernels
         follow = by_rules if order.backend == "rules" else by_kernels
 
-        def make() -> tuple[Any, LayeredForward]:
+        def make(geometry: Geometry) -> tuple[Any, LayeredForward]:
             engine = adapter(
-                geometry=order.scenario.geometry,
+                geometry=geometry,
                 construction=options.construction,
                 backend="rules" if order.backend == "rules" else label,
             )
