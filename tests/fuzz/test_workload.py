@@ -60,3 +60,15 @@ def test_real_caches_reuse_what_the_rules_say(
     workload = SharedPrefix(groups=2, prompts=2, **changes)
     _, warm = cached_tokens(process, workload)
     assert warm == by_rules(workload, policy)
+
+
+def test_another_policy_through_the_releases_own_cap() -> None:
+    """More is held back than the prompts are long: nothing is reused."""
+    try:
+        [target] = find_targets(["0.5.16:SWARadixCache"], EngineStore())
+    except EngineError as error:
+        pytest.skip(str(error))
+    held_back = LAYERED_CAP.held_back(SIZES.layers, SIZES.window)
+    with target.process(held_back=held_back) as process:
+        cold, warm = cached_tokens(process, SharedPrefix(groups=1, prompts=2))
+    assert (cold, warm) == (0, 0)
