@@ -304,7 +304,8 @@ _SRT_VERIFY = {
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _OLD_COMPONENTS = "unified_cache_components"
 _COMPONENTS = "unified_cache.component_type"
-_OPS_GATE = {"gate": f"{_OPS_UNIFIED}.env_gate:is_unified_kv_triton"}
+_OPS_METADATA = {"compression metadata": f"{_OPS}.metadata_kernel:init_compression_metadata"}
+_OPS_GATE = {"gate": f"{_OPS_UNIFIED}.env_gate:is_unified_kv_triton", **_OPS_METADATA}
 _RUST_CORE = {
     "Rust tree core": "sglang.srt.mem_cache.rust_tree_core.extension:RustUnifiedTreeCoreBinding"
 }
@@ -352,6 +353,7 @@ FAMILIES = (
         parts=_parts(
             components=_COMPONENTS,
             gate="sglang.srt.layers.attention.dsv4.unified_kv_gate:is_unified_kv_triton",
+            **_OPS_METADATA,
             **_RUST_CORE,
         ),
         kernels=_ring_kernels(unified=_OPS_UNIFIED, store=_OPS_STORE)
@@ -478,6 +480,10 @@ FAMILIES = (
         parts=_parts(
             components=_OLD_COMPONENTS,
             gate=f"{_SRT_UNIFIED}.env_gate:is_unified_kv_triton",
+            **{
+                "compression metadata": "sglang.srt.layers.attention.dsv4.metadata_kernel"
+                ":init_compression_metadata"
+            },
             allocation="sglang.srt.mem_cache.common:alloc_for_extend",
             **_SWA_TREE,
             **_SRT_VERIFY,
