@@ -35,7 +35,7 @@ from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
 from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
-from kvproof.model.verdict import Family
+from kvproof.model.verdict import NEEDS_SWA, Family
 
 Switch: TypeAlias = Literal["on", "off"]
 
@@ -245,18 +245,27 @@ STATUS_STYLES = {
 
 
 def _matrix(report: Report) -> Table:
-    # Of the families that ran, in the ladder's order.
-    asked = dict.fromkeys(v.invariant for result in report.targets for v in result.verdicts)
+    # Of the families that ran, in the ladder's order. What no target tells is left to
+    # the report, which has the reason.
+    asked = dict.fromkeys(
+        verdict.invariant
+        for result in report.targets
+        for verdict in result.verdicts
+        if verdict.status != "skipped" or verdict.invariant not in NEEDS_SWA
+    )
     table = plain_table("target", *(name.replace("-", "-\n") for name in asked))
     agreement = {(c.target, c.invariant): c.agreement for c in report.comparisons}
     for result in report.targets:
         cells = dict.fromkeys(asked, Text())
         for verdict in result.verdicts:
+            if verdict.invariant not in asked:
+                continue
             text = Text(verdict.status, style=STATUS_STYLES[verdict.status])
             if verdict.status == "violated":
                 text.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
             if verdict.status == "skipped":
-                text.append("\nno ring", style="dim")
+                reason = "not told" if verdict.invariant in NEEDS_SWA else "no ring"
+                text.append(f"\n{reason}", style="dim")
             agrees = agreement[result.target, verdict.invariant]
             if agrees != "as expected":
                 text.append(f"\n{agrees}", style="bold red")
