@@ -54,6 +54,8 @@ class Sizes:
 
     Attributes:
         page_holds_window: leave out pages that are smaller than the window.
+        windows_in_pages: leave out windows longer than a page that are neither 0 nor -1 modulo the
+            page size.
         swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
             is not drawn.
     """
@@ -64,6 +66,7 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     page_holds_window: bool = False
+    windows_in_pages: bool = False
     swa_shares: tuple[int, ...] = ()
 
 
@@ -79,6 +82,13 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
     ).filter(lambda geometry: geometry.draft_tokens <= geometry.window)
     if sizes.page_holds_window:
         drawn = drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+    if sizes.windows_in_pages:
+        drawn = drawn.filter(
+            lambda geometry: (
+                geometry.page_size >= geometry.window
+                or (geometry.window + 1) % geometry.page_size <= 1
+            )
+        )
     if sizes.swa_shares:
         drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(sizes.swa_shares))
     return drawn

@@ -9,9 +9,9 @@ import sys
 import msgspec
 import pytest
 
+from kvproof.fuzz.constructions import REGISTRY, SWA_TREE
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Options
-from kvproof.fuzz.constructions import REGISTRY, SWA_TREE
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError as SetupError
