@@ -39,8 +39,8 @@ PAGE_HOLDS_WINDOW = frozenset({"0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22"}
 They give SWA pages back before each insert, with a margin of ``max(W, P)``, and then match what
 they inserted: the match can be shorter (theorem P5). The request is left with pages that the tree
 owns and nobody locks, and 0.5.20 to 0.5.22 may end in an assertion. Their backend takes no such
-pages: it asserts 256 tokens, and the window of the model is 128. With a paged SWA pool smaller pages
-are in use, and go wrong only for windows that are neither 0 nor -1 modulo the page.
+pages: it asserts 256 tokens, and the window of the model is 128. With a paged SWA pool smaller
+pages are in use, and go wrong only for windows that are neither 0 nor -1 modulo the page.
 """
 
 
