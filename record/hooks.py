@@ -83,6 +83,7 @@ class Instrumentation:
         self._slot = attrgetter(family.fields["slot"])
         self._matched = attrgetter(family.fields["matched"])
         self._extend_end = attrgetter(family.fields["extend end"])
+        self._committed = attrgetter(family.fields["committed"])
         self._originals: list[tuple[type, str, Any]] = []
         self._live = False
         self._errors = 0
@@ -324,11 +325,14 @@ class Instrumentation:
                 "a request holds a slot that it was not seen to get (a streaming session, or a "
                 "prefill on another server)"
             )
-        matched = self._matched(req)
+        try:
+            matched, end = self._matched(req), self._extend_end(req)
+        except AttributeError as missing:
+            raise CannotFollowError(f"this release is not followed: {missing}") from missing
         return Extend(
             request=request,
             start=matched if isinstance(matched, int) else len(matched),
-            end=self._extend_end(req),
+            end=end,
             total=len(req.origin_input_ids) + len(req.output_ids),
         )
 
@@ -359,6 +363,11 @@ class Instrumentation:
         if log and batch.reqs:
             log.recorder.verified(
                 [log.tracked.get(req) for req in batch.reqs],
+                # Of one that has ended while its verify ran, the engine keeps no count.
+                [
+                    None if req.finished() or req.is_retracted else self._committed(req)
+                    for req in batch.reqs
+                ],
                 result.accept_lens.tolist(),  # on the host, as the engine's own next line asks
                 result.speculative_num_draft_tokens,
             )

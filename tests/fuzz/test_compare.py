@@ -21,7 +21,7 @@ RUN = Scenario(
 
 
 def log() -> list[Fact]:
-    return list(reference_player(RUN).play(RUN))
+    return list(reference_player(RUN.geometry).play(RUN))
 
 
 def test_a_log_is_like_itself_whatever_pages_it_names() -> None:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from kvproof.model.facts import (
     Admitted,
@@ -39,6 +40,7 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
 )
+from kvproof.model.snapshot import cached_len, last_cached_page
 from kvproof.model.verdict import (
     CAUSES,
     INVARIANTS,
@@ -48,7 +50,14 @@ from kvproof.model.verdict import (
     Lease,
     Writer,
 )
-from kvproof.model.witness import CAP_WITNESS, SWA_WITNESSES, WITNESSES, CacheWitness, Witness
+from kvproof.model.witness import (
+    CAP_WITNESS,
+    DRAFT_WITNESSES,
+    SWA_WITNESSES,
+    WITNESSES,
+    CacheWitness,
+    Witness,
+)
 
 SIZES = Geometry(window=4, page_size=1, slots=1, pool_tokens=64)
 
@@ -366,6 +375,10 @@ REACHED: dict[Witness, list[Operation]] = {
     "chunk boundary in window": [*arrive("A", ("A", 6), chunk=3), Prefill(request="A")],
     "page evicted": [*come_and_go("A", ("A", 6)), Evict(tokens=1)],
     "padded row": [*arrive("A", ("A", 3)), Decode(pad=1)],
+    "verify": [*arrive("A", ("A", 3)), Verify(accepted=2)],
+    "draft rejected": [*arrive("A", ("A", 3)), Verify(accepted=1)],
+    "rejected row rewritten": [*arrive("A", ("A", 3)), Verify(accepted=1), Verify(accepted=1)],
+    "wrap inside a verify": [*arrive("A", ("A", 4)), Verify(accepted=1)],
 }
 
 MISSED: dict[Witness, list[Operation]] = {
@@ -379,24 +392,61 @@ MISSED: dict[Witness, list[Operation]] = {
     "chunk boundary in window": RECYCLED,
     "page evicted": [*come_and_go("A", ("A", 6)), Flush()],
     "padded row": [*arrive("A", ("A", 3)), Decode()],
+    "verify": [*arrive("A", ("A", 3)), Decode()],
+    "draft rejected": [*arrive("A", ("A", 3)), Verify(accepted=2)],
+    "rejected row rewritten": [*arrive("A", ("A", 3)), Verify(accepted=1), Finish(request="A")],
+    "wrap inside a verify": [*arrive("A", ("A", 3)), Verify(accepted=1)],
 }
+PLAYED = sorted(
+    {*get_args(CacheWitness)} - {"over-allocation released"} - SWA_WITNESSES.keys()
+)  # fmt: skip
+"""The model allocates nothing ahead; of an SWA pool see test_swa_reference.py."""
+
+DRAFTING = replace(SIZES, draft_tokens=2)
+
+
+def play_witness(witness: Witness, operations: Sequence[Operation]) -> list[Fact]:
+    return play(operations, DRAFTING if witness in DRAFT_WITNESSES else SIZES)
 
 
 def test_every_witness_is_known() -> None:
-    ring = WITNESSES.keys() | {CAP_WITNESS}
-    assert set(get_args(CacheWitness)) == ring | SWA_WITNESSES.keys()
-    assert ring == REACHED.keys()
-    assert REACHED.keys() == MISSED.keys()
+    known = WITNESSES.keys() | DRAFT_WITNESSES.keys() | {CAP_WITNESS}
+    assert set(get_args(CacheWitness)) == known | SWA_WITNESSES.keys()
+    assert REACHED.keys() == MISSED.keys() == set(PLAYED)
 
 
-@pytest.mark.parametrize("witness", REACHED)
+@pytest.mark.parametrize("witness", PLAYED)
 def test_witness_is_reached(witness: Witness) -> None:
-    assert check(play(REACHED[witness])).witnesses[witness] > 0
+    assert check(play_witness(witness, REACHED[witness])).witnesses[witness] > 0
 
 
-@pytest.mark.parametrize("witness", REACHED)
+@pytest.mark.parametrize("witness", PLAYED)
 def test_witness_is_not_counted_for_what_only_resembles_it(witness: Witness) -> None:
-    assert check(play(MISSED[witness])).witnesses[witness] == 0
+    assert check(play_witness(witness, MISSED[witness])).witnesses[witness] == 0
+
+
+def test_over_allocation_is_seen_as_it_is_released() -> None:
+    """What the engines reserve for the next drafts: two locations more than were computed."""
+    log = play(come_and_go("A", ("A", 4)))
+    assert check(log).witnesses["over-allocation released"] == 0
+    held = [at for at, fact in enumerate(log) if isinstance(fact, Pools) and fact.holdings][-1]
+    pools = log[held]
+    assert isinstance(pools, Pools)
+    [holding] = pools.holdings
+    ahead = replace(holding, locs=(*holding.locs, *pools.free[:2]))
+    log[held] = replace(pools, holdings=(ahead,), free=pools.free[2:])
+    assert check(log).witnesses["over-allocation released"] == 1
+
+
+def test_bigram_keys_match_by_pairs() -> None:
+    """Two edges with the same first tokens differ in the token after them, which is in the key."""
+    edge = Node(parent=-1, tokens=(1, 2, 3), locs=(1, 2))
+    pools = Pools(free=(), free_slots=(), nodes=(edge,), holdings=(), counters={})
+    for prompt, cached in (((1, 2, 3), 2), ((1, 2, 4), 1), ((1, 2), 1), ((1,), 0)):
+        found = cached_len(pools, prompt, SIZES, tombstones_gate=True, bigram_keys=True)
+        assert found == cached
+    assert last_cached_page(pools, (1, 2, 3, 4), 1, bigram_keys=True) == 2
+    assert last_cached_page(pools, (1, 2, 4), 1, bigram_keys=True) == 1
 
 
 def test_without_a_cap_none_binds_though_it_would() -> None:
