@@ -62,6 +62,8 @@ class Sizes:
 
     Attributes:
         page_holds_window: leave out pages that are smaller than the window.
+        windows_in_pages: leave out windows longer than a page that are neither 0 nor -1 modulo the
+            page size.
         swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
             is not drawn.
     """
@@ -72,6 +74,7 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     page_holds_window: bool = False
+    windows_in_pages: bool = False
     swa_shares: tuple[int, ...] = ()
 
     def windows_and_pages(self) -> list[list[tuple[int, int]]]:
@@ -84,11 +87,19 @@ class Sizes:
             (window, page_size)
             for window in self.windows
             for page_size in self.page_sizes
-            if page_size >= window or not self.page_holds_window
+            if page_size >= window
+            or not (
+                self.page_holds_window or (self.windows_in_pages and (window + 1) % page_size > 1)
+            )
         ]
         ordered = sorted(pairs, key=_likeness)
         groups = [list(group) for _, group in groupby(ordered, _likeness)]
         return sorted(groups, key=lambda group: min(map(pairs.index, group)))
+
+    def _left_out(self, over: int, page_size: int) -> bool:
+        """Whether windows longer than a page, by ``over`` modulo it, are not drawn."""
+        odd = 0 < over < page_size - 1
+        return self.page_holds_window or (self.windows_in_pages and odd)
 
 
 def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
