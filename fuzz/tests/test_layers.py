@@ -65,7 +65,7 @@ def test_the_smallest_exact_tail_is_the_theorems(
         pytest.skip(f"{release.name} has no ring")
     [point] = points(
         [release], stacks=[ratios], sizes=[(window, page_size)], heads=2, dim=32, seed=0,
-        kernels=backend, confirm=False,
+        backend=backend, confirm=False,
     )  # fmt: skip
     bound = len(ratios) * (window - 1) + 1
     assert point.exact_from == (None if any(ratios[1:]) else bound)
