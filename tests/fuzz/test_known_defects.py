@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from kvproof.fuzz.constructions import BY_FAMILY
-from kvproof.fuzz.known_defects import (
+from kvproof.fuzz.targets import TRANSLATIONS
+from kvproof.kernels.engines.releases import RELEASES
+from kvproof.model.scenario import BadFileError
+from kvproof.proofs.catalogue import find
+from kvproof.proofs.mutants import MUTANTS
+from kvproof.triage.find_again import mutant_outcome
+from kvproof.triage.known_defects import (
     MOST_OPERATIONS,
     ByFuzzing,
     ByMutant,
@@ -19,12 +25,6 @@ from kvproof.fuzz.known_defects import (
     decode_defects,
     load_defects,
 )
-from kvproof.fuzz.targets import TRANSLATIONS
-from kvproof.kernels.engines.releases import RELEASES
-from kvproof.model.scenario import BadFileError
-from kvproof.proofs.catalogue import find
-from kvproof.proofs.mutants import MUTANTS
-from kvproof.triage.known import mutant_outcome
 from kvproof.triage.symptoms import refuse_unknown
 
 DEFECTS = load_defects()
