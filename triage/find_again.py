@@ -166,7 +166,6 @@ class Finder:
             engine = self.store.find(name)
         except EngineError:
             return _not_run("asked", name, type(question).__name__)
-        began = time.monotonic()
         with closing(AskedProcess(engine, way.environment)) as process:
             answer = process.ask(question)
         due = question.due
@@ -176,7 +175,6 @@ class Finder:
             where=name,
             state="found" if departs else "not found",
             breaks=f"{type(question).__name__.lower()}: {_numbers(answer)}, due is {_numbers(due)}",
-            seconds=time.monotonic() - began,
             reason=way.note
             if departs
             else "it answers as specified"
@@ -212,6 +210,7 @@ class Finder:
             self.close()
             self._process = (target.name, target.process())
         process = self._process[1]
+        process.start()  # the import of the engine is not part of any figure
 
         def play(scenario: Scenario) -> list[Fact]:
             return process.play(scenario, timeout=PLAY_TIMEOUT_S, backend="rules")
