@@ -107,7 +107,7 @@ def test_some_scenarios_have_no_eviction_and_some_no_decode() -> None:
 
     @seed(0)
     @settings(
-        max_examples=150, phases=(Phase.generate,), database=None, deadline=None,
+        max_examples=300, phases=(Phase.generate,), database=None, deadline=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(scenarios())
@@ -115,7 +115,7 @@ def test_some_scenarios_have_no_eviction_and_some_no_decode() -> None:
         drawn.append(scenario)
 
     keep()
-    long = [scenario for scenario in drawn if len(scenario.operations) > 12]
+    long = [scenario for scenario in drawn if len(scenario.operations) > 8]
     for kind in (Evict, Decode):
         having = sum(kind in swarm_of(scenario) for scenario in long)
         assert 0 < having < len(long)
