@@ -461,8 +461,8 @@ def histories(
 def scenarios(sizes: Sizes | None = None, *, swarm: bool = True) -> SearchStrategy[Scenario]:
     """What campaigns draw: likely scenarios, and an arbitrary one now and then.
 
-    With ``swarm`` two of seven likely ones draw their kinds. The others have all: what any mixture
-    meets comes as soon as ever, what needs many of one kind much sooner (``benchmarks/swarm.py``).
+    With ``swarm`` two of seven likely ones draw their kinds, and the others have all, since what any
+    mixture meets comes late where kinds are missing. ``benchmarks/swarm.py`` compares the two.
     """
     swarming = 2 if swarm else 0
     everything = [likely_scenarios(sizes, swarm=False)] * (7 - swarming)
