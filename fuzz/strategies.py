@@ -461,7 +461,7 @@ def histories(
 def scenarios(sizes: Sizes | None = None, *, swarm: bool = True) -> SearchStrategy[Scenario]:
     """What campaigns draw: likely scenarios, and an arbitrary one now and then.
 
-    With ``swarm`` two of seven likely ones draw their kinds, and the others have all, since what any
+    With ``swarm`` two of seven likely ones draw their kinds. The others have all, since what any
     mixture meets comes late where kinds are missing. ``benchmarks/swarm.py`` compares the two.
     """
     swarming = 2 if swarm else 0
