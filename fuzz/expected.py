@@ -20,13 +20,18 @@ Agreement: TypeAlias = Literal["as expected", "changed", "not expected"]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A violation that is expected of a target, and why."""
+    """A violation that is expected of a target, and why.
+
+    Attributes:
+        rare: a short run seldom meets it, so that it was not found is no news.
+    """
 
     target: str
     invariant: Invariant
     cause: Cause
     reason: str
     reference: str
+    rare: bool = False
 
 
 class _Entry(Expected, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +72,7 @@ def decode_expected(data: bytes) -> tuple[Expected, ...]:
             cause=entry.cause,
             reason=entry.reason,
             reference=entry.reference,
+            rare=entry.rare,
         )
         for entry in table.expected
         for target in ((entry.target,) if isinstance(entry.target, str) else entry.target)
@@ -86,6 +92,8 @@ def compare(
         note = entry.reason if entry else ""
         if entry is None and verdict.status == "violated":
             agreement, note = "not expected", "no entry of the table expects this violation"
+        elif entry is not None and entry.rare and verdict.status == "holds":
+            note = f"known to break ({entry.reference}), seldom met and not in this run"
         elif entry is not None and verdict.status != "violated":
             agreement = "changed"
             note = f"the table expects a violation ({entry.reference}); the run says: " + (

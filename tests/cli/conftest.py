@@ -85,7 +85,7 @@ def fuzzed(
     out = tmp_path_factory.mktemp("fuzz") / "runs"
     return FuzzRun(
         completed=kvproof(
-            "fuzz", "--engine", "0.5.15", "--profile", "smoke", "--json", "--out", out
+            "fuzz", "--engine", "0.5.15:registry", "--profile", "smoke", "--json", "--out", out
         ),
         out=out,
     )

@@ -20,7 +20,7 @@ from kvproof.model.facts import EngineError, Fact
 from kvproof.model.files import load_scenario
 from kvproof.model.scenario import Abort
 from kvproof.model.verdict import INVARIANTS
-from kvproof.model.witness import WITNESSES
+from kvproof.model.witness import WITNESSES, required_of
 
 from ..fuzz.conftest import CAPPED, FakeProcess, Played, fake_target
 from .conftest import FuzzRun, Kvproof
@@ -148,6 +148,8 @@ class FakeTarget:
     construction = "registry"
     family = "cache"
     has_ring = True
+    reuses = True
+    witnesses = required_of("registry")
     sizes = Sizes()
     engine = fake_target().engine
 

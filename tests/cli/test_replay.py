@@ -55,7 +55,10 @@ def replayed(fuzzed: FuzzRun, kvproof: Kvproof, tmp_path_factory: pytest.TempPat
     """Two replays of the shortest stale decode, each with its log."""
     folder = tmp_path_factory.mktemp("replay")
     logs = [folder / "one.jsonl", folder / "two.jsonl"]
-    done = [kvproof("replay", fuzzed.scenario, "--engine", "0.5.15", "--log", log) for log in logs]
+    done = [
+        kvproof("replay", fuzzed.scenario, "--engine", "0.5.15:registry", "--log", log)
+        for log in logs
+    ]
     return done, logs
 
 
@@ -88,7 +91,9 @@ def test_the_log_alone_shows_it(replayed) -> None:
 def test_a_release_with_the_fix_and_the_model_play_it_clean(
     fuzzed: FuzzRun, kvproof: Kvproof
 ) -> None:
-    done = kvproof("replay", fuzzed.scenario, "--engine", "0.5.23", "--engine", "model", "--json")
+    done = kvproof(
+        "replay", fuzzed.scenario, "--engine", "0.5.23:registry", "--engine", "model", "--json"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     outcomes = json.loads(done.stdout)["outcomes"]
     assert {outcome["target"] for outcome in outcomes} == {"sglang-0.5.23:registry", "model"}
@@ -103,7 +108,9 @@ def test_a_release_with_the_fix_and_the_model_play_it_clean(
 def test_an_engine_that_runs_out_of_time_is_an_engine_error(
     kvproof: Kvproof, scenario: Path
 ) -> None:
-    done = kvproof("replay", scenario, "--engine", "0.5.23", "--timeout", "0.00001", "--json")
+    done = kvproof(
+        "replay", scenario, "--engine", "0.5.23:registry", "--timeout", "0.00001", "--json"
+    )
     assert done.returncode == 1, done.stderr
     [outcome] = json.loads(done.stdout)["outcomes"]
     assert (outcome["target"], outcome["backend"]) == ("sglang-0.5.23:registry", "interpreter")
