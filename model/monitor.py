@@ -26,12 +26,14 @@ from kvproof.model.facts import (
     Answered,
     Breached,
     Changed,
+    Completed,
     Consumed,
     Ended,
     EngineError,
     Fact,
     Freed,
     Gap,
+    Launched,
     Mapped,
     Mode,
     Planned,
@@ -47,6 +49,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.forward import RuleForward, lane_of
 from kvproof.model.ghost import Ghost
+from kvproof.model.in_flight import InFlight
 from kvproof.model.partition import partition_breaks
 from kvproof.model.scenario import (
     Abort,
@@ -142,6 +145,7 @@ class Monitor:
         default_factory=lambda: Allocation(page_size=1, sizes={"full": 0, "swa": 0})
     )
     _current: Current | None = None
+    _in_flight: InFlight | None = None
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -176,6 +180,8 @@ class Monitor:
                 self._translates(fact)
             case Skipped():
                 self._skipped()
+            case Launched() | Completed():
+                self._flies(fact)
             case Allocated():
                 self._lend(self._allocation.allocated(fact))
             case Freed():
@@ -308,6 +314,8 @@ class Monitor:
                     f"slot {fact.slot} was lent to request {fact.request} while request "
                     f"{other.request} holds it",
                 )
+        if self._in_flight is not None:
+            self._in_flight.lent(fact.slot)
         self._check_match(fact)
         self.leases[fact.request] = lease
         self._newest_of[fact.request] = self._occupancy
@@ -424,6 +432,23 @@ class Monitor:
             case Mapped():
                 self._current.mapped(fact)
 
+    # Two streams
+
+    def _flies(self, fact: Launched | Completed) -> None:
+        if self._in_flight is None:
+            assert self.started is not None
+            self._in_flight = InFlight(self.started.geometry.page_size, self.witnesses)
+            if self.pools is not None:
+                self._in_flight.snapshot(self.pools)
+        self.checked["IN-FLIGHT"] += 1
+        breaks = (
+            self._in_flight.launched(fact, self.leases, self._prompts, self._step)
+            if isinstance(fact, Launched)
+            else self._in_flight.completed(fact, self.leases)
+        )
+        for cause, sentence in breaks:
+            self._break("IN-FLIGHT", cause, sentence)
+
     # Pools
 
     def _lend(self, breaks: Iterable[Break]) -> None:
@@ -436,6 +461,8 @@ class Monitor:
         self.checked["PARTITION"] += 1
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
+        if self._in_flight is not None:
+            self._in_flight.snapshot(pools)
         size = self.started.geometry.page_size
         # With its first token: one operation may evict a page and publish it again for another.
         in_tree = {
@@ -734,8 +761,10 @@ def statuses(monitor: Monitor) -> dict[Invariant, str]:
     """Status word of each invariant for one log: never 'holds' for what was not put to the test."""
     words = {}
     family = monitor.started.family if monitor.started else "cache"
+    overlaps = bool(monitor.started and monitor.started.geometry.overlap)
     for invariant in IN_WORDS:
-        if invariant not in FAMILIES[family] and monitor.worst_of(invariant) is None:
+        asked = invariant in FAMILIES[family] and (invariant != "IN-FLIGHT" or overlaps)
+        if not asked and monitor.worst_of(invariant) is None:
             continue
         if monitor.worst_of(invariant) is not None:
             words[invariant] = "violated"

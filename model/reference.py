@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from kvproof.model.facts import Holding, Node, Pools, Read, Started, Wrote
 from kvproof.model.forward import RuleForward
-from kvproof.model.player import Chunk, Lane, Player, RefusedError
+from kvproof.model.player import Chunk, Forward, Lane, Player, RefusedError
 from kvproof.model.scenario import Geometry
 from kvproof.spec.cap import capped_match
 from kvproof.spec.indices import PADDING_SLOT, Page, Position, Slot
@@ -28,6 +28,7 @@ MODEL = "model"
 Fault: TypeAlias = Literal[
     "lend padding slot", "leak on abort", "double free on finish", "share duplicate pages",
     "never reuse", "match beyond tree", "miscount", "pad into last slot", "slot lent twice",
+    "abort frees at once", "draft extend reads the table", "window by scheduled length",
 ]  # fmt: skip
 
 
@@ -38,6 +39,8 @@ class Policy:
     Attributes:
         reprefill_tail: tokens that the cap holds back; None for the window.
         stride: rows per slot; None for what the specification asks for.
+        window_pages: all layers slide, so pages behind the window are given back, and there is no
+            tree to share them. Needs overlap.
     """
 
     reprefill_tail: int | None = None
@@ -46,17 +49,30 @@ class Policy:
     verify_order: Order = "write, then read"
     prefill_order: Order = PREFILL_ORDER
     decode_order: Order = DECODE_ORDER
+    window_pages: bool = False
     faults: frozenset[Fault] = frozenset()
 
 
 @dataclass(slots=True)
-class _Request:
+class RequestState:
+    """A request of the reference engine.
+
+    Attributes:
+        tokens: that the host knows.
+        allocated: tokens that its pages were lent for.
+        computed: tokens whose keys the device has once all steps in flight have run.
+        processed: tokens of the steps that the host took the results of.
+        gone: leading pages that were given back behind the window.
+    """
+
     tokens: list[int]
     slot: Slot = PADDING_SLOT
     pages: list[Page] = field(default_factory=list)
     allocated: int = 0
     computed: int = 0
+    processed: int = 0
     protected: int = 0
+    gone: int = 0
     running: bool = False
 
 
@@ -73,7 +89,7 @@ class ReferenceEngine:
             self.free_slots.insert(0, PADDING_SLOT)
         self.free = self._all_pages()
         self.tree: dict[Prefix, Page] = {}
-        self.requests: dict[str, _Request] = {}
+        self.requests: dict[str, RequestState] = {}
 
     def _all_pages(self) -> list[Page]:
         return [Page(p) for p in range(1, self.geometry.pool_tokens // self.geometry.page_size + 1)]
@@ -91,7 +107,7 @@ class ReferenceEngine:
 
     def submit(self, request: str, tokens: Sequence[int]) -> None:
         """Queue a request."""
-        self.requests[request] = _Request(list(tokens))
+        self.requests[request] = RequestState(list(tokens))
 
     def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
         """Match, lend a slot, allocate the first chunk."""
@@ -129,7 +145,7 @@ class ReferenceEngine:
         start, end = self._allocate(state, budget)
         return Chunk(slot=state.slot, start=start, end=end, last=end == len(state.tokens))
 
-    def _allocate(self, state: _Request, budget: int | None) -> tuple[int, int]:
+    def _allocate(self, state: RequestState, budget: int | None) -> tuple[int, int]:
         start, total = state.computed, len(state.tokens)
         end = chunk_end(
             Position(start), total, total if budget is None else budget, self.geometry.page_size
@@ -139,7 +155,7 @@ class ReferenceEngine:
         self._grow(state, end)
         return start, end
 
-    def _grow(self, state: _Request, end: int) -> None:
+    def _grow(self, state: RequestState, end: int) -> None:
         page_size = self.geometry.page_size
         need = page_ceil(end, page_size) // page_size - len(state.pages)
         self._make_room(need)
@@ -171,14 +187,14 @@ class ReferenceEngine:
         """Publish the computed pages."""
         state = self.requests[request]
         state.computed = state.allocated
-        self._publish(state)
+        self._publish(state, state.computed)
         if last:
             state.tokens.append(token)
             state.running = True
 
-    def _publish(self, state: _Request) -> None:
+    def _publish(self, state: RequestState, computed_len: int) -> None:
         page_size = self.geometry.page_size
-        length = publishable_len(state.computed, page_size)
+        length = publishable_len(computed_len, page_size)
         key = state.tokens[:length]
         before = cached_pages(self.tree, key, page_size)
         self.tree, refused = inserted(self.tree, key, state.pages, page_size)
@@ -216,7 +232,7 @@ class ReferenceEngine:
     def finish(self, request: str) -> None:
         """Publish and release."""
         state = self.requests[request]
-        self._publish(state)
+        self._publish(state, state.computed)
         if "double free on finish" in self.policy.faults and state.pages:
             self.free.append(state.pages[0])
         self._release(request)
@@ -235,11 +251,11 @@ class ReferenceEngine:
         """Release, and queue again with what was sampled."""
         state = self.requests[request]
         self._release(request)
-        self.requests[request] = _Request(state.tokens)
+        self.requests[request] = RequestState(state.tokens)
 
     def _release(self, request: str) -> None:
         state = self.requests.pop(request)
-        self.free += state.pages[state.protected // self.geometry.page_size :]
+        self.free += state.pages[max(state.protected // self.geometry.page_size, state.gone) :]
         if state.slot not in self.free_slots:
             self.free_slots.append(state.slot)
 
@@ -283,7 +299,9 @@ class ReferenceEngine:
                     request=name,
                     slot=state.slot,
                     protected_len=state.protected,
-                    locs=self._locs(state.pages, state.allocated),
+                    locs=self._locs(
+                        state.pages[state.gone :], state.allocated - state.gone * page_size
+                    ),
                 )
                 for name, state in self.requests.items()
                 if state.pages
@@ -307,7 +325,7 @@ class ReferenceEngine:
 class _PadsIntoLastSlot:
     """Fault: padded rows of a decode batch carry a slot that can be lent."""
 
-    rules: RuleForward
+    rules: Forward
     last_slot: int
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
@@ -324,15 +342,20 @@ class _PadsIntoLastSlot:
 
 def reference_player(geometry: Geometry, policy: Policy | None = None) -> Player:
     """A player on the reference engine with the rules as its kernels."""
+    # Below this module: it makes an overlapping engine of the one here.
+    from kvproof.model.overlap import OverlapPlayer
+    from kvproof.model.overlap_reference import OverlapReferenceEngine
+
     policy = policy or Policy()
-    engine = ReferenceEngine(geometry=geometry, policy=policy)
-    forward = RuleForward(
+    forward: Forward = RuleForward(
         window=geometry.window,
-        stride=engine.stride,
+        stride=geometry.ring_stride if policy.stride is None else policy.stride,
         verify_order=policy.verify_order,
         prefill_order=policy.prefill_order,
         decode_order=policy.decode_order,
     )
     if "pad into last slot" in policy.faults:
-        return Player(engine, _PadsIntoLastSlot(forward, geometry.slots))
-    return Player(engine, forward)
+        forward = _PadsIntoLastSlot(forward, geometry.slots)
+    if geometry.overlap:
+        return OverlapPlayer(OverlapReferenceEngine(geometry=geometry, policy=policy), forward)
+    return Player(ReferenceEngine(geometry=geometry, policy=policy), forward)

@@ -43,6 +43,7 @@ from kvproof.model.scenario import (
     Abort,
     BadFileError,
     CacheOperation,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -144,13 +145,19 @@ def _spell_cache(operation: CacheOperation) -> str:
             return f"evict {tokens} tokens"
         case Flush():
             return "flush"
+        case Complete():
+            return "complete"
 
 
 def spell_scenario(scenario: Scenario) -> str:
     """The whole scenario, with a drawing on top."""
     geometry = scenario.geometry
     fields = {name: getattr(geometry, name) for name in Geometry.__struct_fields__}
-    sizes = [f"{name} {size}" for name, size in fields.items() if isinstance(size, int)]
+    sizes = [
+        f"{name} {size}"
+        for name, size in fields.items()
+        if isinstance(size, int) and (size or name != "overlap")  # 0 is what goes without saying
+    ]
     return "\n".join(
         [
             f"{TITLE} {scenario.schema}",
@@ -174,13 +181,13 @@ def encode_text(scenario: Scenario) -> bytes:
 
 _MARKS: dict[type[Operation], str] = {
     Submit: "s", Prefill: "p", Decode: "d", Verify: "v", Finish: "f", Abort: "a", Retract: "r",
-    Evict: "E", Flush: "F",
+    Evict: "E", Flush: "F", Complete: "c",
     Plan: "P", Pad: "+", Rebind: "B", Remap: "M", Layer: "L", Replay: "R", Idle: "I", Slide: "S",
     Release: "X",
 }  # fmt: skip
 _LEGENDS: dict[Family, str] = {
     "cache": "s submit  p prefill  d decode  v verify  f finish  a abort  r retract  E evict  "
-    "F flush  . alive",
+    "F flush  c complete  . alive",
     "translation": "P plan  + pad  B rebind  M remap  L layer  R replay  I idle  S slide  "
     "X release  . alive",
 }
@@ -429,6 +436,7 @@ FORMS = {
         _Form(usage="retract NAME", kind=Retract, read=_request),
         _Form(usage="evict N tokens", kind=Evict, read=_evict),
         _Form(usage="flush", kind=Flush, read=_nothing),
+        _Form(usage="complete", kind=Complete, read=_nothing),
         _Form(usage="plan MODE NAME NAME, N tokens each, outside the graph", kind=Plan, read=_plan),
         _Form(usage="pad N rows", kind=Pad, read=_rows),
         _Form(usage="rebind", kind=Rebind, read=_nothing),

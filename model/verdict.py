@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 CacheInvariant: TypeAlias = Literal[
-    "FRESH-DECODE", "FRESH-PREFILL", "PARTITION", "PADDING", "USEFUL", "REFINES"
+    "FRESH-DECODE", "FRESH-PREFILL", "IN-FLIGHT", "PARTITION", "PADDING", "USEFUL", "REFINES"
 ]
 
 Invariant: TypeAlias = CacheInvariant | Literal["CURRENT"]
@@ -19,6 +19,8 @@ INVARIANTS: dict[Invariant, str] = {
     "FRESH-DECODE": "every row that a decode or verify query reads was written by this request, "
     "in this occupancy, at exactly the position that it stands for",
     "FRESH-PREFILL": "the same for every ring row that a prefill query reads",
+    "IN-FLIGHT": "a step that was launched finds the keys of its own tokens in every page that it "
+    "reads, and writes none that is another's, whatever the host does until it has run",
     "PARTITION": "every page is in exactly one of free, tree, request; every slot is free or lent "
     "once; the sizes add up",
     "PADDING": "padded rows touch rows of slot 0 only, and no request touches those",
@@ -45,6 +47,8 @@ IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS
 CacheCause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
+    # IN-FLIGHT
+    "overwritten", "freed", "rewritten", "not-launched",
     # PARTITION
     "lent-twice", "double-free", "translated-free", "translated-foreign", "shared", "leak",
     "misaligned", "sizes",
@@ -69,6 +73,10 @@ CAUSES: dict[Cause, str] = {
     "rejected-draft": "the row holds a draft token that was rejected",
     "never-written": "nobody has written the row since the pool was made",
     "same-content": "an earlier occupant wrote the row for the same position of the same prefix",
+    "overwritten": "a step reads a page that holds another's keys: it was lent again too early",
+    "freed": "a step reads a page that is free: it was given back by a length that was not reached",
+    "rewritten": "the host rewrote the page table under a step that reads it",
+    "not-launched": "a result was taken of a step that was not the oldest in flight",
     "lent-twice": "a slot or location was lent that is reserved or not free",
     "double-free": "a page or slot stands in the free list twice, or was given back while free",
     "translated-free": "a location that is not lent was translated, or was what came out",

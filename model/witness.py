@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 CacheWitness: TypeAlias = Literal[
     "prefix hit", "cap would bind", "cap bound", "ring read by decode", "ring read by prefill",
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
-    "padded row",
+    "padded row", "step in flight", "freed in flight", "lent again in flight",
+    "table rewritten in flight", "decoded after its end",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -34,6 +35,14 @@ WITNESSES: dict[Witness, str] = {
 
 WITHOUT_RING: tuple[Witness, ...] = ("prefix hit", "cap would bind", "page evicted")
 """Those of them that a release without any ring can reach."""
+
+OVERLAP_WITNESSES: dict[Witness, str] = {
+    "step in flight": "a step was launched while another had not been taken",
+    "freed in flight": "a page that an unfinished step reads or writes was given back",
+    "lent again in flight": "a slot that an unfinished step carries was lent again",
+    "decoded after its end": "a request was decoded once more before its end was known",
+}
+"""Required where scenarios overlap."""
 
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
