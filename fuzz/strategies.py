@@ -20,6 +20,7 @@ from hypothesis.strategies import SearchStrategy
 
 from kvproof.model.scenario import (
     Abort,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -58,6 +59,7 @@ class Sizes:
     slots: tuple[int, ...] = (1, 2, 3)
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
+    overlaps: tuple[int, ...] = (0, 1)
     page_holds_window: bool = False
 
 
@@ -70,6 +72,7 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         slots=st.sampled_from(sizes.slots),
         pool_tokens=st.sampled_from(sizes.pool_tokens),
         draft_tokens=st.sampled_from(sizes.draft_tokens),
+        overlap=st.sampled_from(sizes.overlaps),
     )
     if sizes.page_holds_window:
         return drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
@@ -93,6 +96,7 @@ def _arbitrary_operations() -> SearchStrategy[Operation]:
         st.builds(Retract, request=names),
         st.builds(Evict, tokens=lengths),
         st.builds(Flush),
+        st.builds(Complete),
     )
 
 
@@ -183,8 +187,13 @@ def _continue(sketch: _Sketch, budget: int) -> None:
         sketch.prefilling = None
 
 
+def _can_step(sketch: _Sketch) -> bool:
+    """Whether a decode finds somebody; with overlap also one whose end is not known yet."""
+    return bool(sketch.running or (sketch.geometry.overlap and sketch.prompts))
+
+
 def _decode(sketch: _Sketch, pad: int) -> None:
-    if not sketch.running:
+    if not _can_step(sketch):
         return
     sketch.operations.append(Decode(pad=pad))
     for number in sketch.running:
@@ -192,7 +201,7 @@ def _decode(sketch: _Sketch, pad: int) -> None:
 
 
 def _verify(sketch: _Sketch, accepted: int) -> None:
-    if not sketch.running:
+    if not _can_step(sketch):
         return
     sketch.operations.append(Verify(accepted=accepted))
     for number in sketch.running:
@@ -232,6 +241,10 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
 
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
+
+
+def _complete(sketch: _Sketch) -> None:
+    sketch.operations.append(Complete())
 
 
 @cache  # to build a strategy anew takes longer than to draw from it
@@ -281,6 +294,8 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
     ]
     if geometry.draft_tokens > 1:
         choices.insert(2, move(_verify, st.integers(1, geometry.draft_tokens)))
+    if geometry.overlap:
+        choices.append(move(_complete))
     return st.one_of(choices)
 
 

@@ -156,11 +156,14 @@ class ReferenceEngine:
         return start, end
 
     def _grow(self, state: RequestState, end: int) -> None:
-        page_size = self.geometry.page_size
-        need = page_ceil(end, page_size) // page_size - len(state.pages)
+        need = self._pages_for(end) - len(state.pages)
         self._make_room(need)
         state.pages += [self.free.pop(0) for _ in range(need)]
-        state.allocated = end
+        # Less than before where a step in flight had more drafts than it kept.
+        state.allocated = max(state.allocated, end)
+
+    def _pages_for(self, tokens: int) -> int:
+        return page_ceil(tokens, self.geometry.page_size) // self.geometry.page_size
 
     def _make_room(self, pages: int) -> None:
         if len(self.free) >= pages:
@@ -206,10 +209,9 @@ class ReferenceEngine:
     def decode(self, draft_tokens: int) -> list[tuple[str, int, int]]:
         """Allocate one step for all running requests."""
         running = {name: state for name, state in self.requests.items() if state.running}
-        page_size = self.geometry.page_size
         self._make_room(
             sum(
-                page_ceil(state.computed + draft_tokens, page_size) // page_size - len(state.pages)
+                max(0, self._pages_for(state.computed + draft_tokens) - len(state.pages))
                 for state in running.values()
             )
         )
