@@ -17,8 +17,8 @@ What follows, as in the loop:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kvproof.model.facts import Completed, Fact, Launched, Mode, Released, Rewritten, TableLane
@@ -42,8 +42,8 @@ class OverlapEngine(Engine, Protocol):
     def writes_by_table(self, mode: Mode) -> bool:
         """Whether a step looks its write locations up while it runs."""
 
-    def relayed(self, accepted: int) -> None:
-        """The device knows what the newest step accepted, and the host does not yet."""
+    def relayed(self, tokens: Mapping[str, Sequence[int]]) -> None:
+        """What the newest step sampled, by request: the device has it, the host not yet."""
 
     def ends(self, request: str, *, aborted: bool) -> None:
         """The next result that is taken of this request ends it, and releases it."""
@@ -108,8 +108,15 @@ class OverlapPlayer(Player):
             last=last,
         )
         yield Launched(launch=step.number, mode=mode, lanes=step.table)
-        self.engine.relayed(accepted)
+        self.engine.relayed(self._sampled_by(step))
         self.in_flight.append(step)
+
+    def _sampled_by(self, step: _Step) -> dict[str, Sequence[int]]:
+        if step.mode != "prefill":
+            return self._sampled(step.lanes, step.accepted)
+        # A prefill samples the token after its end, as a decode of the position before would.
+        ends = [replace(lane, start=lane.end - 1) for lane in step.lanes]
+        return self._sampled(ends, 1) if step.last else {}
 
     def _table_lane(self, lane: Lane, mode: Mode) -> TableLane:
         assert lane.request is not None

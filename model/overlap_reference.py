@@ -8,7 +8,7 @@ nothing of which locations a step uses.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvproof.model.facts import Mode
@@ -75,10 +75,11 @@ class OverlapReferenceEngine(ReferenceEngine):
         self._queue.append(tuple(shares))
         return step
 
-    def relayed(self, accepted: int) -> None:
-        """The device goes on from what it accepted."""
-        for share in self._queue[-1] if accepted else ():
-            share.state.computed = share.start + accepted
+    def relayed(self, tokens: Mapping[str, Sequence[int]]) -> None:
+        """The device goes on from what it accepted; a prefill's tokens are all kept."""
+        for share in self._queue[-1]:
+            if share.state.computed == share.start and share.name in tokens:
+                share.state.computed = share.start + len(tokens[share.name])
 
     def _fill(self, state: RequestState) -> None:
         """The host writes a request's row of the page table."""

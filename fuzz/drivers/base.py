@@ -58,6 +58,7 @@ class ReleaseEngine:
     """
 
     constructions: ClassVar[tuple[str, ...]] = ("registry",)
+    overlap: ClassVar[bool] = False
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
@@ -95,7 +96,7 @@ class ReleaseEngine:
             "model_path": "dummy",
             "page_size": self.geometry.page_size,
             "device": DEVICE,
-            "disable_overlap_schedule": True,
+            "disable_overlap_schedule": not self.overlap,
             # Says which of its two ways of writing req_to_token the release takes: the torch loop
             # instead of the Triton kernel.
             "attention_backend": "torch_native",
@@ -213,6 +214,10 @@ class ReleaseEngine:
     def _allocated_len(self, req: Any) -> int:
         raise NotImplementedError
 
+    def _input_token(self, req: Any) -> int:
+        """What a decode of a request starts from: the token that was sampled last."""
+        return req.output_ids[-1]  # type: ignore[no-any-return]
+
     def _count_middle_chunk(self, req: Any, by: int) -> None:
         req.inflight_middle_chunks += by
 
@@ -282,6 +287,7 @@ class ReleaseEngine:
             origin_input_text="",
             origin_input_ids=self._token_ids(tokens),
             sampling_params=params,
+            vocab_size=MODEL_CONFIG.vocab_size,
         )
 
     def _adder(self, budget: int | None) -> Any:
@@ -296,7 +302,7 @@ class ReleaseEngine:
             self._count_middle_chunk(self.chunked, 1)
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, MODEL_CONFIG,
-            False, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
+            self.overlap, SpeculativeAlgorithm.NONE, chunked_req=self.chunked,
         )  # fmt: skip
         self.batch.prepare_for_extend()
         self._count_forward(self.batch)

@@ -45,7 +45,7 @@ class Engine(sglang_0_5_20.Engine):
         """Allocate a step of all running requests; see the base class."""
         step = super().decode(draft_tokens)
         for req, loc in zip(self.running.reqs, self.running.out_cache_loc.tolist(), strict=True):
-            self._token_at[loc] = req.output_ids[-1]
+            self._token_at[loc] = self._input_token(req)
         return step
 
     def flush(self) -> None:
