@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvproof.model.facts import Mode
-from kvproof.model.player import Chunk, RefusedError
+from kvproof.model.player import Chunk
 from kvproof.model.reference import Policy, ReferenceEngine, RequestState
 from kvproof.model.scenario import Geometry
 from kvproof.spec.indices import Position

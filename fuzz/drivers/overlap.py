@@ -6,8 +6,8 @@ made, launched and copied into the result queue; its result is taken by the rele
 `SchedulerBatchResultProcessor` one round later; sampled tokens go to the next step through its own
 `FutureMap`. The device is left out: steps run in order, so their rows are told at the launch.
 
-No barrier is played: ``_apply_war_barrier``, which lets the host's writes wait for the device, is on
-for CUDA alone unless ``SGLANG_ENABLE_WAR_BARRIER`` asks for it, and unified_kv runs on ROCm.
+No barrier is played: ``_apply_war_barrier``, which lets the host's writes wait for the device, is
+on for CUDA alone unless ``SGLANG_ENABLE_WAR_BARRIER`` asks for it, and unified_kv runs on ROCm.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class OverlapEngine(ReleaseEngine):
     def __init__(self, *, geometry: Geometry, construction: str, backend: str) -> None:
         super().__init__(geometry=geometry, construction=construction, backend=backend)
         self.result_queue: deque[Any] = deque()
+        self._inputs: dict[str, int] = {}
         self.last_batch: Any = None
         self.newest: Any = None  # the batch that was launched last, as the device sees it
         self.future_map = call_with_known(
@@ -210,7 +211,7 @@ class OverlapEngine(ReleaseEngine):
 
     def prefilled(self, request: str, *, last: bool, token: int) -> None:
         """Take the result of a chunk: SchedulerBatchResultProcessor does."""
-        batch = self.result_queue.popleft()
+        batch: Any = self.result_queue.popleft()
         self._stop_at(batch, {request: [token]})
         self.processor.process_batch_result_prefill(
             batch, GenerationBatchResult(next_token_ids=torch.tensor([token]))
@@ -219,7 +220,7 @@ class OverlapEngine(ReleaseEngine):
 
     def decoded(self, accepted: int, tokens: dict[str, Sequence[int]]) -> None:
         """Take the result of a decode: SchedulerBatchResultProcessor does."""
-        batch = self.result_queue.popleft()
+        batch: Any = self.result_queue.popleft()
         self._stop_at(batch, tokens)
         sampled = [tokens.get(req.rid, (_NO_TOKEN,))[0] for req in batch.reqs]
         self.processor.process_batch_result_decode(
@@ -238,14 +239,18 @@ class OverlapEngine(ReleaseEngine):
     def _stop_at(self, batch: Any, tokens: Mapping[str, Sequence[int]]) -> None:
         """Make what was sampled a stop token, which nobody can know before it is sampled."""
         for req in batch.reqs:
-            if req.rid in self._stops and self.held.get(req.rid) is req:
+            if req.rid in self._stops and self._is_held(req):
                 self._stops.remove(req.rid)
                 req.sampling_params.stop_token_ids = {tokens[req.rid][-1]}
 
     def _forget_ended(self, batch: Any) -> None:
         for req in batch.reqs:
-            if req.finished() and self.held.get(req.rid) is req:
+            if req.finished() and self._is_held(req):
                 del self.held[req.rid]
+
+    def _is_held(self, req: Any) -> bool:
+        """Whether a request still holds memory; a later one can have its name."""
+        return self.held.get(req.rid) is req
 
     # --- ends with nothing in flight, and of requests that are not waited for ----------------
 

@@ -40,5 +40,7 @@ class Engine(sglang_0_5_13.Engine):
     def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
         """Allocate a step of all running requests; see the base class."""
         # Scheduler.run_batch leaves the sampled tokens with the batch.
-        self.running.output_ids = torch.tensor([self._input_token(req) for req in self.running.reqs])
+        self.running.output_ids = torch.tensor(
+            [self._input_token(req) for req in self.running.reqs]
+        )
         return super().decode(draft_tokens)
