@@ -89,7 +89,8 @@ class InFlight:
         if not self._steps or self._steps[0].launch != fact.launch:
             yield (
                 "not-launched",
-                f"the result of launch {fact.launch} was taken, and it is not the oldest in flight",
+                f"the engine took the result of launch {fact.launch}, which is not the oldest in "
+                "flight",
             )
             return
         step = self._steps.popleft()

@@ -41,6 +41,7 @@ OVERLAP_WITNESSES: dict[Witness, str] = {
     "freed in flight": "a page that an unfinished step reads or writes was given back",
     "lent again in flight": "a slot that an unfinished step carries was lent again",
     "decoded after its end": "a request was decoded once more before its end was known",
+    "table rewritten in flight": "the host rewrote table entries of an unfinished step",
 }
 """Required where scenarios overlap."""
 

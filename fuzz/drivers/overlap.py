@@ -82,7 +82,10 @@ class OverlapEngine(ReleaseEngine):
                 "server_args": self.server_args,
                 # Whether the model thinks aloud is asked for each token.
                 "model_config": SimpleNamespace(
-                    **vars(MODEL_CONFIG), think_end_id=None, self_opened_think_start_ids=None
+                    **vars(MODEL_CONFIG),
+                    think_end_id=None,
+                    think_end_ids=None,
+                    self_opened_think_start_ids=None,
                 ),
                 "token_to_kv_pool_allocator": self.allocator,
                 "tree_cache": self.tree,
