@@ -189,7 +189,11 @@ class Survey:
         """Witnesses that every run on the target must reach."""
         if self.target is None:
             return required_of(REGISTRY)
-        return required_of(self.target.construction, has_ring=self.target.has_ring)
+        return required_of(
+            self.target.construction,
+            has_ring=self.target.has_ring,
+            overlaps=self.target.overlaps,
+        )
 
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""
@@ -235,7 +239,10 @@ class Campaign:
             seconds=survey.seconds,
             witnesses={
                 name: survey.witnesses[name]
-                for name in [*required_of(self.target.construction), CAP_WITNESS]
+                for name in [
+                    *required_of(self.target.construction, overlaps=self.target.overlaps),
+                    CAP_WITNESS,
+                ]
             },
             missing=survey.missing(),
             counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
@@ -434,6 +441,14 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             scope=scope,
             backend=backend,
             reason="this release has no ring",
+        )
+    if invariant == "IN-FLIGHT" and survey.target is not None and not survey.target.overlaps:
+        return Verdict(
+            invariant=invariant,
+            status="skipped",
+            scope=scope,
+            backend=backend,
+            reason="no scenario of this target overlaps",
         )
     if not survey.checked[invariant]:
         reason = "no sequence put it to the test" + (

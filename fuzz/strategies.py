@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -51,6 +52,7 @@ class Sizes:
     0 nor -1 modulo the page size occur.
 
     Attributes:
+        overlaps: without and with overlap scheduling.
         page_holds_window: leave out pages that are smaller than the window.
     """
 
@@ -72,7 +74,7 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         slots=st.sampled_from(sizes.slots),
         pool_tokens=st.sampled_from(sizes.pool_tokens),
         draft_tokens=st.sampled_from(sizes.draft_tokens),
-        overlap=st.sampled_from(sizes.overlaps),
+        overlap=st.sampled_from([overlap or msgspec.UNSET for overlap in sizes.overlaps]),
     )
     if sizes.page_holds_window:
         return drawn.filter(lambda geometry: geometry.page_size >= geometry.window)

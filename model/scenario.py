@@ -75,7 +75,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         swa_tokens: capacity of the SWA pool, a multiple of ``page_size``; left out where it is as
             large as the full pool.
         overlap: 1 where the host takes a step's result after the next step was launched (overlap
-            scheduling), 0 where it waits for it.
+            scheduling); 0, or left out, where it waits for it.
     """
 
     window: Width
@@ -84,7 +84,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pool_tokens: Size
     draft_tokens: Width = 1
     swa_tokens: Size | msgspec.UnsetType = msgspec.UNSET
-    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         """Refuse sizes that no engine can be built with."""

@@ -153,11 +153,7 @@ def spell_scenario(scenario: Scenario) -> str:
     """The whole scenario, with a drawing on top."""
     geometry = scenario.geometry
     fields = {name: getattr(geometry, name) for name in Geometry.__struct_fields__}
-    sizes = [
-        f"{name} {size}"
-        for name, size in fields.items()
-        if isinstance(size, int) and (size or name != "overlap")  # 0 is what goes without saying
-    ]
+    sizes = [f"{name} {size}" for name, size in fields.items() if isinstance(size, int)]
     return "\n".join(
         [
             f"{TITLE} {scenario.schema}",

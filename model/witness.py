@@ -82,15 +82,20 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 """Required where the resolver names ring rows, which no map has a part in."""
 
 
-def required_of(construction: str, *, has_ring: bool = True) -> tuple[Witness, ...]:
+def required_of(
+    construction: str, *, has_ring: bool = True, overlaps: bool = False
+) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
     Args:
         construction: of the target.
         has_ring: whether its release has a ring.
+        overlaps: whether scenarios with overlap scheduling are among those that it plays.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES if has_ring else {name: WITNESSES[name] for name in WITHOUT_RING}
+    if overlaps:
+        cache = cache | OVERLAP_WITNESSES
     return tuple(
         {
             "triton": TRANSLATION_WITNESSES,

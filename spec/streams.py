@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from kvproof.spec.indices import Position
 from kvproof.spec.pages import page_floor
+from kvproof.spec.terms import select
 from kvproof.spec.window import window_start
 
 
@@ -32,7 +33,7 @@ def may_rewrite(*, dropped: bool, writes_by_table: bool, same_key: bool) -> bool
     same key, unless nobody takes the result of that lane. Where the step also looks up where it
     writes (a draft extend), no rewrite is harmless, dropped or not: the key would go there.
     """
-    return not writes_by_table and (dropped or same_key)
+    return select(writes_by_table, False, select(dropped, True, same_key))
 
 
 def released_len(processed_len: int, window: int, page_size: int) -> int:
