@@ -22,6 +22,7 @@ from hypothesis.strategies import SearchStrategy
 from kvproof.model.scenario import (
     Abort,
     Accepted,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -53,6 +54,9 @@ class Sizes:
     older release drops keys of accepted tokens whatever the stride (R7); no server's is.
 
     Attributes:
+        overlaps: without and with overlap scheduling.
+        overlapped_drafts: whether a geometry that drafts may overlap.
+        no_overlap: why none overlaps; empty where some do, or nobody asked.
         page_holds_window: leave out pages that are smaller than the window.
         swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
             is not drawn.
@@ -63,6 +67,9 @@ class Sizes:
     slots: tuple[int, ...] = (1, 2, 3)
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
+    overlaps: tuple[int, ...] = (0,)
+    overlapped_drafts: bool = True
+    no_overlap: str = ""
     page_holds_window: bool = False
     swa_shares: tuple[int, ...] = ()
 
@@ -76,12 +83,21 @@ def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
         slots=st.sampled_from(sizes.slots),
         pool_tokens=st.sampled_from(sizes.pool_tokens),
         draft_tokens=st.sampled_from(sizes.draft_tokens),
+        overlap=st.sampled_from([overlap or msgspec.UNSET for overlap in sizes.overlaps]),
     ).filter(lambda geometry: geometry.draft_tokens <= geometry.window)
+    if not sizes.overlapped_drafts:
+        drawn = drawn.map(_without_overlapped_draft)
     if sizes.page_holds_window:
         drawn = drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
     if sizes.swa_shares:
         drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(sizes.swa_shares))
     return drawn
+
+
+def _without_overlapped_draft(geometry: Geometry) -> Geometry:
+    if geometry.draft_tokens > 1:
+        return msgspec.structs.replace(geometry, overlap=msgspec.UNSET)
+    return geometry
 
 
 def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
@@ -111,6 +127,7 @@ def _arbitrary_operations() -> SearchStrategy[Operation]:
         st.builds(Retract, request=names),
         st.builds(Evict, tokens=lengths),
         st.builds(Flush),
+        st.builds(Complete),
     )
 
 
@@ -204,8 +221,13 @@ def _continue(sketch: _Sketch, budget: int) -> None:
         sketch.prefilling = None
 
 
+def _can_step(sketch: _Sketch) -> bool:
+    """Whether a decode finds somebody; with overlap also one whose end is not known yet."""
+    return bool(sketch.running or (sketch.geometry.overlap and sketch.prompts))
+
+
 def _decode(sketch: _Sketch, pad: int) -> None:
-    if not sketch.running:
+    if not _can_step(sketch):
         return
     sketch.operations.append(Decode(pad=pad))
     for number in sketch.running:
@@ -214,10 +236,10 @@ def _decode(sketch: _Sketch, pad: int) -> None:
 
 def _verify(sketch: _Sketch, accepted: int, pad: int, which: int, other: int) -> None:
     """A speculative step; one request keeps ``other`` tokens, if that is not 0."""
-    if not sketch.running:
+    if not _can_step(sketch):
         return
-    unlike = NAMES[sketch.running[which % len(sketch.running)]]
-    others = (Accepted(unlike, other),) if other else ()
+    unlike = _pick(sketch, which)
+    others = (Accepted(NAMES[unlike], other),) if other and unlike is not None else ()
     step = Verify(accepted=accepted, others=others, pad=pad)
     sketch.operations.append(step)
     for number in sketch.running:
@@ -274,6 +296,10 @@ def _recompute(sketch: _Sketch, parent: int, tail: int) -> None:
 
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
+
+
+def _complete(sketch: _Sketch) -> None:
+    sketch.operations.append(Complete())
 
 
 @cache  # to build a strategy anew takes longer than to draw from it
@@ -334,6 +360,8 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
             _verify, counts, st.sampled_from((0, 0, 1)), which, st.sampled_from((0, 0, 1)) | counts
         )
         choices[2:3] = [verify, verify]
+    if geometry.overlap:
+        choices.append(move(_complete))
     return st.one_of(choices)
 
 

@@ -26,7 +26,12 @@ SwaFault: TypeAlias = Literal[
     "plan cached as computed", "SWA miscount", "forget a token's entry",
 ]  # fmt: skip
 
-Fault: TypeAlias = RingFault | SwaFault
+StreamFault: TypeAlias = Literal[
+    "abort frees at once", "draft extend reads the table", "window by scheduled length",
+]  # fmt: skip
+"""Faults of an engine that launches a step before it has taken the result of the one before."""
+
+Fault: TypeAlias = RingFault | SwaFault | StreamFault
 
 SWA_FAULTS: dict[SwaFault, tuple[str, str]] = {
     "one pool alone": ("#23174", "a page is lent for which the SWA pool had no room"),
@@ -68,6 +73,8 @@ class Policy:
         slides_before_insert: the cursor moves before a prefill is published too, not only at
             decode steps.
         early_release: the lock on a window is given up once the request has decoded past it.
+        window_pages: all layers slide, so pages behind the window are given back, and there is no
+            tree to share them. Needs overlap.
     """
 
     reprefill_tail: int | None = None
@@ -80,6 +87,7 @@ class Policy:
     margin: Margin = "whole pages"
     slides_before_insert: bool = False
     early_release: bool = False
+    window_pages: bool = False
     faults: frozenset[Fault] = frozenset()
 
 

@@ -48,7 +48,13 @@ from kvproof.model.verdict import (
     Lease,
     Writer,
 )
-from kvproof.model.witness import CAP_WITNESS, WITNESSES, CacheWitness, Witness
+from kvproof.model.witness import (
+    CAP_WITNESS,
+    OVERLAP_WITNESSES,
+    WITNESSES,
+    CacheWitness,
+    Witness,
+)
 
 SIZES = Geometry(window=4, page_size=1, slots=1, pool_tokens=64)
 
@@ -383,16 +389,18 @@ MISSED: dict[Witness, list[Operation]] = {
 
 
 def test_every_witness_is_known() -> None:
-    assert set(get_args(CacheWitness)) == WITNESSES.keys() | {CAP_WITNESS} == REACHED.keys()
+    asked = WITNESSES.keys() | {CAP_WITNESS}
+    assert set(get_args(CacheWitness)) == asked | OVERLAP_WITNESSES.keys()
+    assert asked == REACHED.keys(), "those of overlap are in test_overlap.py"
     assert REACHED.keys() == MISSED.keys()
 
 
-@pytest.mark.parametrize("witness", get_args(CacheWitness))
+@pytest.mark.parametrize("witness", REACHED)
 def test_witness_is_reached(witness: Witness) -> None:
     assert check(play(REACHED[witness])).witnesses[witness] > 0
 
 
-@pytest.mark.parametrize("witness", get_args(CacheWitness))
+@pytest.mark.parametrize("witness", REACHED)
 def test_witness_is_not_counted_for_what_only_resembles_it(witness: Witness) -> None:
     assert check(play(MISSED[witness])).witnesses[witness] == 0
 
