@@ -52,7 +52,7 @@ class Sizes:
     0 nor -1 modulo the page size occur.
 
     Attributes:
-        overlaps: without and with overlap scheduling.
+        overlaps: without and with overlap scheduling; once for each share of the scenarios.
         page_holds_window: leave out pages that are smaller than the window.
     """
 
@@ -61,7 +61,7 @@ class Sizes:
     slots: tuple[int, ...] = (1, 2, 3)
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
-    overlaps: tuple[int, ...] = (0, 1)
+    overlaps: tuple[int, ...] = (0, 0, 1)
     page_holds_window: bool = False
 
 
@@ -174,6 +174,8 @@ def _arrive(sketch: _Sketch, parent: int, cut: int, tail: int, budget: int) -> N
 def _come_back(sketch: _Sketch, parent: int, cut: int, tail: int, which: int) -> None:
     """A request leaves, another takes its slot, with a shared prefix, and decodes."""
     _finish(sketch, which)
+    if sketch.geometry.overlap:
+        _decode(sketch, 0)  # the slot is free once the host knows of the end
     _arrive(sketch, parent, cut, tail, 0)
     _decode(sketch, 0)
 
