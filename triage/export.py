@@ -24,6 +24,7 @@ from kvproof.model.facts import Fact, Skipped, Step
 from kvproof.model.monitor import check
 from kvproof.model.scenario import (
     Abort,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -226,6 +227,11 @@ def sglang_test(case: Case, run: Run) -> str:
             f"there is no SGLang test for {invariant}: what it says is not seen in one request",
             fix="give --as pytest, or --invariant with one of " + ", ".join(SGLANG_TESTS),
         )
+    if case.scenario.geometry.overlap:
+        raise EngineError(
+            "there is no SGLang test with overlap scheduling",
+            fix="give --as pytest, or a scenario without `overlap 1` that breaks the same",
+        )
     target = run.target
     family = family_of(target.engine.root)
     if family.name not in _DIALECTS:
@@ -423,8 +429,8 @@ def _spell_operation(operation: Operation, *, room: int) -> list[str]:
             return [f"Verify(accepted={accepted}),"]
         case Evict(tokens=tokens):
             return [f"Evict(tokens={tokens}),"]
-        case Flush():
-            return ["Flush(),"]
+        case Flush() | Complete():
+            return [f"{type(operation).__name__}(),"]
         case Finish() | Abort() | Retract():
             return [f'{type(operation).__name__}(request="{operation.request}"),']
         case _:
