@@ -54,7 +54,7 @@ class Sizes:
     older release drops keys of accepted tokens whatever the stride (R7); no server's is.
 
     Attributes:
-        overlaps: without and with overlap scheduling.
+        overlaps: without and with overlap scheduling; once for each share of the scenarios.
         overlapped_drafts: whether a geometry that drafts may overlap.
         no_overlap: why none overlaps; empty where some do, or nobody asked.
         page_holds_window: leave out pages that are smaller than the window.
@@ -203,6 +203,8 @@ def _arrive(sketch: _Sketch, parent: int, cut: int, tail: int, budget: int) -> N
 def _come_back(sketch: _Sketch, parent: int, cut: int, tail: int, which: int) -> None:
     """A request leaves, another takes its slot, with a shared prefix, and decodes."""
     _finish(sketch, which)
+    if sketch.geometry.overlap:
+        _decode(sketch, 0)  # the slot is free once the host knows of the end
     _arrive(sketch, parent, cut, tail, 0)
     if sketch.geometry.draft_tokens > 1:
         _verify(sketch, 1, 0, 0, 0)

@@ -46,7 +46,7 @@ pages: it asserts 256 tokens, and the window of the model is 128.
 DRAFTS = (1, 1, 3, 2, 4)
 """Tokens that a verify writes; 1 for an engine without speculation."""
 
-OVERLAPS = (0, 1)
+OVERLAPS = (0, 0, 1)
 """Without and with overlap scheduling. No verify is overlapped: its result tells the engine how far
 to launch the next step, and the worker that would know is not among what the drivers play."""
 

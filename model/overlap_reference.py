@@ -127,7 +127,11 @@ class OverlapReferenceEngine(ReferenceEngine):
             share.state.processed = share.end
             if last:
                 share.state.tokens.append(token)
-            if not self._has_ended(share.name) and not self.policy.window_pages:
+            if self._has_ended(share.name):
+                continue
+            if self.policy.window_pages:
+                self._give_back_window(share.state)
+            else:
                 self._publish(share.state, share.end)
                 self._fill(share.state)
 

@@ -74,7 +74,7 @@ MANIFEST = json.dumps(
         "environment": {}, "command": ["kvproof", "fuzz"], "seed": 0,
         "profile": {"sequences": 3, "kernel_share": 8, "play_timeout": 20.0},
         "sizes": {"windows": [4], "page_sizes": [2], "slots": [1], "pool_tokens": [64],
-                  "draft_tokens": [1], "overlaps": [0, 1], "page_holds_window": False},
+                  "draft_tokens": [1], "overlaps": [0, 0, 1], "page_holds_window": False},
         "time_limit": None, "redacted": False, "targets": ["sglang-0.5.15:registry"],
         "engines": [{"name": "sglang-0.5.15", "version": "0.5.15", "sha256": None}],
     }

@@ -193,7 +193,7 @@ def judge(geometry: Geometry, operations: Sequence[Operation], **policy: Any) ->
 WINDOW_BY_BLOCKS = Geometry(
     window=128, page_size=32, slots=2, pool_tokens=384, draft_tokens=4, overlap=1
 )
-REJECTING = [*arrive("A", ("A", 156)), *[Verify(accepted=1)] * 3]
+REJECTING = [*arrive("A", ("A", 156)), *[Verify(accepted=1)] * 2]
 
 
 def test_a_window_is_given_back_by_the_processed_length() -> None:
@@ -204,7 +204,7 @@ def test_a_window_is_given_back_by_the_processed_length() -> None:
     wrong = judge(WINDOW_BY_BLOCKS, REJECTING, window_pages=True, faults=faults)
     assert [*wrong.violations] == [("IN-FLIGHT", "freed")]
     assert wrong.violations["IN-FLIGHT", "freed"].sentence == (
-        "the verify of request A (launch 4) reads location 63 for position 31, in page 1, which is "
+        "the verify of request A (launch 3) reads location 62 for position 30, in page 1, which is "
         "free"
     )
 
