@@ -310,6 +310,7 @@ def test_status_words() -> None:
         "FRESH-DECODE": "violated",
         "FRESH-PREFILL": "violated",
         "WINDOW": "skipped",
+        "IN-FLIGHT": "skipped",
         "PARTITION": "holds",
         "MAP": "skipped",
         "LOCK": "holds",
