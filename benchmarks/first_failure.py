@@ -41,8 +41,8 @@ def main() -> None:
             if broken is None or broken[0] != "FRESH-DECODE":
                 runs.append({"seed": seed, "found": False})
                 continue
-            found, backend, _ = survey.smallest[broken]
-            smallest = campaign.shrink(broken, found, backend)
+            found, backend, seen = survey.smallest[broken]
+            smallest = campaign.shrink(broken, found, backend, seen)
             wall = time.monotonic() - began
             violation, _, same = campaign.confirm(broken, smallest)
             runs.append(

@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 from typing import Any, get_args
 
-from throughput import ENGINES, processor
+from throughput import ENGINES
 
 from kvproof.fuzz.busy import busy_scenario
+from kvproof.fuzz.manifest import processor
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.scenario import Scenario, decode_scenario, encode_scenario

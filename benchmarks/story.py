@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from throughput import processor
-
 from kvproof.fuzz.busy import busy_scenario
 from kvproof.fuzz.drivers.recorded import record_play
+from kvproof.fuzz.manifest import processor
 from kvproof.kernels.engines.store import EngineStore, cache_root, platform_tag
 
 KVPROOF = [sys.executable, "-c", "from kvproof.cli import main; main()"]

@@ -2,6 +2,10 @@
 
 Run it with ``make bench``. Each number is for one core: engine and judge run in one process, one
 after the other, without pipes. The mix of operations is that of a campaign.
+
+Beside it, by length of history: histories are played on one engine each, without a restart, and
+judged after every operation; ``by_length`` are the operations a second of each tenth, all of them
+together. Flat numbers say that an operation costs no more late than early.
 """
 
 from __future__ import annotations
@@ -16,26 +20,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.drivers.wire import Backend, Options
 from kvproof.fuzz.drivers.wire import Play as Order
-from kvproof.fuzz.strategies import likely_scenarios
+from kvproof.fuzz.manifest import processor
+from kvproof.fuzz.strategies import histories, likely_scenarios
 from kvproof.kernels.engines.environment import engine_env
-from kvproof.kernels.engines.store import EngineStore
-from kvproof.model.facts import Fact
-from kvproof.model.monitor import check
+from kvproof.kernels.engines.store import Engine, EngineStore
+from kvproof.model.facts import Fact, Step
+from kvproof.model.monitor import Monitor, check
 from kvproof.model.reference import reference_player
 from kvproof.model.scenario import Scenario, decode_scenario
 
 ENGINES = ("0.5.15", "0.5.16", "0.5.23")
 Play = Callable[[Scenario], Iterable[Fact]]
 
+LONG = 1000
+"""Operations from which on a scenario is measured as a history."""
 
-def draw(count: int) -> list[Scenario]:
+
+def draw(strategy: SearchStrategy[Scenario], count: int) -> list[Scenario]:
     """The scenarios that a campaign with seed 0 draws first."""
     drawn: list[Scenario] = []
 
@@ -49,7 +57,7 @@ def draw(count: int) -> list[Scenario]:
             database=None,
             deadline=None,
             suppress_health_check=list(HealthCheck),
-        )(given(likely_scenarios())(keep))
+        )(given(strategy)(keep))
     )()
     return drawn
 
@@ -67,6 +75,34 @@ def measure(play: Play, scenarios: list[Scenario], *, judge: bool) -> dict[str, 
     return {"operations": operations, "operations_per_s": round(operations / seconds, 1)}
 
 
+TENTHS = 10
+
+
+def measure_history(play: Play, scenarios: list[Scenario]) -> dict[str, object]:
+    """Operations a second with every invariant on, of each tenth of the histories."""
+    spent = [0.0] * TENTHS
+    skipped = 0
+    for scenario in scenarios:
+        monitor = Monitor()
+        length = len(scenario.operations)
+        began, tenth = time.perf_counter(), 0
+        for fact in play(scenario):
+            if isinstance(fact, Step) and fact.index * TENTHS // length > tenth:
+                now = time.perf_counter()
+                spent[tenth] += now - began
+                began, tenth = now, tenth + 1
+            monitor.feed(fact)
+        spent[tenth] += time.perf_counter() - began
+        skipped += monitor.skipped
+    operations = sum(len(scenario.operations) for scenario in scenarios)
+    return {
+        "operations": operations,
+        "skipped": skipped,
+        "operations_per_s": round(operations / sum(spent), 1),
+        "by_length": [round(operations / TENTHS / seconds) for seconds in spent],
+    }
+
+
 def measure_engine(
     backend: Backend, scenarios: list[Scenario], *, profile: bool
 ) -> dict[str, object]:
@@ -78,6 +114,8 @@ def measure_engine(
     def play(scenario: Scenario) -> Iterable[Fact]:
         return build(Order(scenario=scenario, backend=backend)).play(scenario)
 
+    if any(len(scenario.operations) >= LONG for scenario in scenarios):
+        return measure_history(play, scenarios)
     result: dict[str, object] = dict(measure(play, scenarios, judge=False))
     if profile:
         profiler = cProfile.Profile()
@@ -93,6 +131,8 @@ def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenarios", type=int, default=150)
+    parser.add_argument("--histories", type=int, default=8)
+    parser.add_argument("--operations", type=int, default=10_000, help="Of each history.")
     parser.add_argument("--profile", action="store_true", help="Where the time goes, on stderr.")
     parser.add_argument("--engine", nargs="*", default=ENGINES)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
@@ -103,26 +143,20 @@ def main() -> None:
         result = measure_engine(arguments.inside, drawn, profile=arguments.profile)
         sys.stdout.write(json.dumps(result))
         return
-    drawn = draw(arguments.scenarios)
+    drawn = draw(likely_scenarios(), arguments.scenarios)
+    # The first one that Hypothesis draws is the simplest there is, and says little.
+    long = draw(histories(operations=arguments.operations), arguments.histories + 1)[1:]
     model: Play = lambda scenario: reference_player(scenario.geometry).play(scenario)  # noqa: E731
     results: dict[str, object] = {
         "model": measure(model, drawn, judge=False),
         "model and monitor": measure(model, drawn, judge=True),
     }
-    lines = b"".join(msgspec.json.encode(scenario) + b"\n" for scenario in drawn)
     for name in arguments.engine:
         engine = EngineStore().find(name)
         for backend in ("none", "rules", "interpreter"):
-            child = subprocess.run(
-                [sys.executable, __file__, "--inside", backend]
-                + (["--profile"] if arguments.profile else []),
-                input=lines,
-                env=engine_env(engine),
-                stdout=subprocess.PIPE,
-                stderr=None if arguments.profile else subprocess.DEVNULL,
-                check=True,
-            )
-            results[f"{engine.name}, {backend}"] = json.loads(child.stdout)
+            key = f"{engine.name}, {backend}"
+            results[key] = _in_child(engine, backend, drawn, arguments)
+        results[f"{engine.name}, history"] = _in_child(engine, "rules", long, arguments)
     machine = {
         "python": platform.python_version(),
         "cores": os.cpu_count(),
@@ -132,14 +166,19 @@ def main() -> None:
     sys.stdout.write(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
 
 
-def processor() -> str:
-    """What the machine calls its processor."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
+def _in_child(
+    engine: Engine, backend: Backend, scenarios: list[Scenario], arguments: argparse.Namespace
+) -> object:
+    child = subprocess.run(
+        [sys.executable, __file__, "--inside", backend]
+        + (["--profile"] if arguments.profile else []),
+        input=b"".join(msgspec.json.encode(scenario) + b"\n" for scenario in scenarios),
+        env=engine_env(engine),
+        stdout=subprocess.PIPE,
+        stderr=None if arguments.profile else subprocess.DEVNULL,
+        check=True,
+    )
+    return json.loads(child.stdout)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,15 @@ from typer.core import TyperGroup
 from kvproof.cli import (
     check,
     corpus,
+    defects,
+    determinism,
     engine,
     explain,
     files,
     fuzz,
     kernels,
+    layers,
+    policy,
     prove,
     record,
     replay,
@@ -109,4 +113,8 @@ app.command()(record.record)
 app.command()(triage.minimise)
 app.command()(triage.bisect)
 app.command()(prove.prove)
+app.command()(layers.layers)
+app.command()(policy.policy)
+app.command()(determinism.determinism)
 app.command()(runs.runs)
+app.command()(defects.defects)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kvproof.cli.outcome import Outcome, outcome_of, refuse_unjudged, told
 from kvproof.cli.output import ExitCode, JsonOption, errors, progress, show
+from kvproof.cli.stack import LayersOption, RatiosOption, stack_of
 from kvproof.fuzz.chronicle import Chronicle, facts_of
 from kvproof.fuzz.chronicle import Group as Steps
 from kvproof.model.facts import LogReader
@@ -41,6 +42,8 @@ def check(
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait at its end for more, until its last fact.")
     ] = False,
+    layers: LayersOption = None,
+    ratios: RatiosOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Judge a log: which invariants hold in it.
@@ -49,7 +52,7 @@ def check(
     `replay`; 2 also for a log that is cut off, or has a gap, before
     anything broke.
     """
-    monitor = Monitor()
+    monitor = Monitor(stack=stack_of(layers, ratios))
     chronicle = Chronicle(monitor)
     excerpts: dict[tuple[Invariant, Cause], list[Steps]] = {}
     lines: dict[str, int] = {}

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from kvproof.cli.output import JsonOption, plain_table, progress, show
+from kvproof.cli.stack import LayersOption, RatiosOption, stack_of
 from kvproof.fuzz.corpus import (
     DEFAULT_CORPUS,
     VERDICTS_SUFFIX,
@@ -25,6 +26,7 @@ from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.files import load_scenario
+from kvproof.model.layers import Stack
 from kvproof.model.scenario import Scenario, family_of_operations
 
 commands = typer.Typer(
@@ -47,6 +49,8 @@ def add(
     replace: Annotated[
         bool, typer.Option("--replace", help="Renew the verdicts of a case that is there.")
     ] = False,
+    layers: LayersOption = None,
+    ratios: RatiosOption = None,
     corpus: CorpusOption = DEFAULT_CORPUS,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,7 +69,8 @@ def add(
             "the corpus is replayed on caches, and the scenario is of forwards",
             fix="keep it as a test: fuzz/tests/test_translation.py has those of forwards",
         )
-    breaks = _replay(scenario)
+    stack = stack_of(layers, ratios)
+    breaks = _replay(scenario, stack)
     if not any(breaks.values()):
         raise EngineError(
             f"{file} breaks nothing on {', '.join(sorted(breaks))}",
@@ -75,7 +80,9 @@ def add(
     case = Case(
         name=name,
         scenario=scenario,
-        verdicts=Verdicts(why=why, kernels=small, breaks=breaks),
+        verdicts=Verdicts(
+            why=why, kernels=small, breaks=breaks, ratios=stack.ratios if stack else ()
+        ),
     )
     try:
         paths = write_case(corpus, case)
@@ -102,7 +109,7 @@ def list_cases(corpus: CorpusOption = DEFAULT_CORPUS, as_json: JsonOption = Fals
     show(table, cases, as_json=as_json)
 
 
-def _replay(scenario: Scenario) -> dict[str, tuple[str, ...]]:
+def _replay(scenario: Scenario, stack: Stack | None) -> dict[str, tuple[str, ...]]:
     breaks: dict[str, tuple[str, ...]] = {}
     backends: tuple[Backend, ...] = ("rules", "interpreter")
     with progress("replaying", lines=False) as report:
@@ -110,7 +117,7 @@ def _replay(scenario: Scenario) -> dict[str, tuple[str, ...]]:
             report(f"replaying on {target.name}")
             with target.process() as process:
                 found = [
-                    what_breaks(process.play(scenario, timeout=120, backend=backend))
+                    what_breaks(process.play(scenario, timeout=120, backend=backend), stack)
                     for backend in backends
                 ]
             if found[0] != found[1]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -25,17 +27,20 @@ from kvproof.fuzz.campaign import (
     TargetResult,
 )
 from kvproof.fuzz.expected import Comparison, Expected, compare, load_expected
-from kvproof.fuzz.manifest import manifest_of
-from kvproof.fuzz.profiles import PROFILES
+from kvproof.fuzz.manifest import manifest_of, processor
+from kvproof.fuzz.matrix import BEGIN, END, markdown
+from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
 from kvproof.fuzz.story import STALE
 from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
+from kvproof.model.files import NoMarkersError, renew
 from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
-from kvproof.model.verdict import Family
+from kvproof.model.verdict import NEEDS_SWA, Family
+from kvproof.triage.slices import slices
 
 Switch: TypeAlias = Literal["on", "off"]
 
@@ -128,6 +133,14 @@ def fuzz(
         typer.Option(help="`cache`: requests in a cache. `translation`: forwards over two pools."),
     ] = "cache",
     profile: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILES)}.")] = "default",
+    history: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Operations of each scenario, on one engine that is not restarted. Default: the "
+            "profile's; short scenarios but for `history`.",
+        ),
+    ] = None,
     seed: Annotated[str, typer.Option(help="A number, or `random`.")] = "0",
     time: Annotated[
         float | None, typer.Option(help="Draw scenarios for so many seconds a target at most.")
@@ -152,6 +165,10 @@ def fuzz(
     stories: Annotated[
         bool, typer.Option("--stories", help="Tell the story of every violation.")
     ] = False,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--table", metavar="FILE", help="Renew a document's matrix of this run."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fuzz engines against the specification.
@@ -163,6 +180,9 @@ def fuzz(
         raise EngineError(f"no profile {profile!r}", fix=f"choose one of {', '.join(PROFILES)}")
     if seed != "random" and not seed.isdecimal():
         raise EngineError(f"{seed!r} is no seed", fix="give a number, or `random`")
+    bounds = PROFILES[profile]
+    if history is not None:
+        bounds = replace(bounds, history=history)
     number = secrets.randbelow(2**32) if seed == "random" else int(seed)
     targets = find_targets(engine or (), EngineStore(), family=family)
     table = load_expected()
@@ -174,7 +194,7 @@ def fuzz(
     folder = RunFolder.create(out, redactor=Redactor(secrets.token_bytes()) if redact else None)
     manifest = manifest_of(
         targets,
-        profile=PROFILES[profile],
+        profile=bounds,
         seed=number,
         time_limit=time,
         redacted=redact,
@@ -197,19 +217,34 @@ def fuzz(
                 result = Campaign(
                     target=target,
                     process=process,
-                    profile=PROFILES[profile],
+                    profile=bounds,
                     seed=number,
                     time_limit=time,
                     listener=watcher,
+                    parts=slices,
                 ).run()
             results.append(watcher.kept(result))
             watcher.ended(results[-1])
             folder.index(manifest, tuple(results))
             folder.result(_report(results, table, baseline, number, profile, folder))
     report = _report(results, table, baseline, number, profile, folder)
+    for document in tables or ():
+        _renew(document, report, bounds)
     show(_print(report, watcher.scenarios, stories=stories), report, as_json=as_json)
     if not report.as_expected:
         raise typer.Exit(ExitCode.VIOLATION)
+
+
+def _renew(document: Path, report: Report, profile: Profile) -> None:
+    note = (
+        f"Made with profile {report.profile} ({profile.sequences} sequences a target"
+        + (f", histories of {profile.history} operations" if profile.history else "")
+        + f"), seed {report.seed}, on {os.cpu_count()} cores, {processor()}."
+    )
+    try:
+        renew(document, begin=BEGIN, end=END, table=markdown(report.targets, note=note))
+    except (NoMarkersError, OSError) as error:
+        raise EngineError(str(error), fix="name a document that has the markers") from error
 
 
 def _report(
@@ -245,18 +280,27 @@ STATUS_STYLES = {
 
 
 def _matrix(report: Report) -> Table:
-    # Of the families that ran, in the ladder's order.
-    asked = dict.fromkeys(v.invariant for result in report.targets for v in result.verdicts)
+    # Of the families that ran, in the ladder's order. What no target tells is left to
+    # the report, which has the reason.
+    asked = dict.fromkeys(
+        verdict.invariant
+        for result in report.targets
+        for verdict in result.verdicts
+        if verdict.status != "skipped" or verdict.invariant not in NEEDS_SWA
+    )
     table = plain_table("target", *(name.replace("-", "-\n") for name in asked))
     agreement = {(c.target, c.invariant): c.agreement for c in report.comparisons}
     for result in report.targets:
         cells = dict.fromkeys(asked, Text())
         for verdict in result.verdicts:
+            if verdict.invariant not in asked:
+                continue
             text = Text(verdict.status, style=STATUS_STYLES[verdict.status])
             if verdict.status == "violated":
                 text.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
             if verdict.status == "skipped":
-                text.append("\nno ring", style="dim")
+                reason = "not told" if verdict.invariant in NEEDS_SWA else "no ring"
+                text.append(f"\n{reason}", style="dim")
             agrees = agreement[result.target, verdict.invariant]
             if agrees != "as expected":
                 text.append(f"\n{agrees}", style="bold red")

@@ -15,7 +15,7 @@ from kvproof.model.facts import EngineError as EngineFault
 from kvproof.model.facts import Fact, Gap
 from kvproof.model.monitor import Monitor, statuses
 from kvproof.model.scenario import BadFileError
-from kvproof.model.verdict import Violation
+from kvproof.model.verdict import Departure, Violation
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +27,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         engine_error: what the engine raised, or that it hung or died.
         gap: where facts are missing: nothing after it was judged.
         steps: steps that were judged.
+        departures: how occupancies depart from a run on an empty cache, the first thousand, where a
+            stack of layers was named.
+        compared: states and compressed rows of which floats and taint were held against each other.
     """
 
     target: str
@@ -36,6 +39,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     engine_error: EngineFault | None
     gap: Gap | None
     steps: int
+    departures: tuple[Departure, ...] | msgspec.UnsetType = msgspec.UNSET
+    compared: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_clean(self) -> bool:
@@ -54,6 +59,8 @@ def outcome_of(monitor: Monitor, target: str = "", backend: str = "") -> Outcome
         engine_error=monitor.engine_error,
         gap=monitor.gap,
         steps=monitor.steps,
+        departures=monitor.layers.departures() if monitor.layers else msgspec.UNSET,
+        compared=monitor.layers.compared if monitor.layers else msgspec.UNSET,
     )
 
 
@@ -86,6 +93,8 @@ def told(name: str, outcome: Outcome, facts: Sequence[Fact]) -> list[RenderableT
             Text(f"Not judged after step {outcome.steps}: {outcome.gap.words}.", "yellow"),
             "",
         ]
+    if outcome.departures is not msgspec.UNSET:
+        parts += _departures(outcome, outcome.departures)
     if outcome.violations:
         parts.append(paint(tell(outcome.violations[0], facts)))
         for violation in outcome.violations[1:]:
@@ -96,4 +105,34 @@ def told(name: str, outcome: Outcome, facts: Sequence[Fact]) -> list[RenderableT
                 )
             )
         parts.append("")
+    return parts
+
+
+def _departures(outcome: Outcome, departures: tuple[Departure, ...]) -> list[RenderableType]:
+    """How far each occupancy departs from a run on an empty cache."""
+    parts: list[RenderableType] = []
+    if outcome.compared:
+        parts += [
+            Text(
+                f"{outcome.compared} states and compressed rows were held against runs on an empty "
+                "cache, number by number, and against the taint of the log."
+            ),
+            "",
+        ]
+    if departures:
+        table = plain_table(
+            "request", "slot", "reuses", "departs at", "last", "states by layer", "pages", "heirs"
+        )
+        for one in departures:
+            table.add_row(
+                one.request,
+                str(one.slot),
+                str(one.matched_len),
+                f"layer {one.layer}, position {one.position}",
+                str(one.last),
+                " ".join(map(str, one.states)),
+                str(one.pages),
+                ", ".join(one.heirs) or "none",
+            )
+        parts += [table, ""]
     return parts

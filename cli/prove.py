@@ -21,6 +21,7 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFailure
 from kvproof.model.facts import Fact
+from kvproof.model.files import NoMarkersError
 from kvproof.model.scenario import Scenario
 from kvproof.proofs.asked import AskedProcess, Question
 from kvproof.proofs.catalogue import CATALOGUE, find
@@ -29,7 +30,7 @@ from kvproof.proofs.prove import Kill, Solver, TheoremResult, kills
 from kvproof.proofs.prove import prove as prove_theorem
 from kvproof.proofs.second import NoSecondSolverError, SecondOpinion
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover, smt2
-from kvproof.proofs.table import NoMarkersError, update
+from kvproof.proofs.table import update
 from kvproof.proofs.theorem import Obligation, Theorem
 
 REPLAY_TIMEOUT_S = 60.0

@@ -14,12 +14,15 @@ from rich.text import Text
 
 from kvproof.cli.outcome import Outcome, outcome_of, told
 from kvproof.cli.output import ExitCode, JsonOption, console, progress, show
+from kvproof.cli.stack import LayersOption, RatiosOption, stack_of
 from kvproof.fuzz.compare import Difference, difference
+from kvproof.fuzz.drivers.wire import Layering
 from kvproof.fuzz.state import Walked, walk
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact, encode_fact
 from kvproof.model.files import load_scenario
+from kvproof.model.layers import Stack
 from kvproof.model.monitor import check as judge
 from kvproof.model.scenario import Scenario, family_of_operations
 from kvproof.triage.subjects import PLAY_TIMEOUT_S, find_subjects, play_on
@@ -50,6 +53,8 @@ def replay(
         bool,
         typer.Option("--step", help="Draw the state after each step; on a terminal, wait there."),
     ] = False,
+    layers: LayersOption = None,
+    ratios: RatiosOption = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -61,23 +66,29 @@ def replay(
 ) -> None:
     """Play a scenario again.
 
+    With --layers or --ratios a stack of layers runs on the real kernels, or by the rules, with the
+    cache and without, and EXACT and PURE are judged. On the model they are judged by the log alone.
+
     Exit code 0 if every invariant holds on every target, 1 if one breaks, the engine fails, or a
     target differs from the one that it is compared with; 2 for a set-up error.
     """
     if step and as_json:
         raise EngineError("a walk is drawn, not printed as JSON", fix="give --step or --json")
     scenario = load_scenario(file)
+    stack = stack_of(layers, ratios)
+    if stack is not None:
+        _refuse_misfit(stack, scenario)
     if until is not None:
         scenario = msgspec.structs.replace(scenario, operations=scenario.operations[:until])
     outcomes: list[Outcome] = []
     parts: list[RenderableType] = []
     differences: dict[str, Difference | None] = {}
-    plays = _plays(scenario, engine or [], backend, timeout)
-    [(_, beside)] = _plays(scenario, [against], backend, timeout) if against else [("", [])]
+    plays = _plays(scenario, engine or [], backend, timeout, stack)
+    [(_, beside)] = _plays(scenario, [against], backend, timeout, stack) if against else [("", [])]
     for name, facts in plays:
         if against:
             differences[name] = difference(facts, beside)
-        outcome = outcome_of(judge(facts), name, backend)
+        outcome = outcome_of(judge(facts, stack=stack), name, backend)
         outcomes.append(outcome)
         if step:
             _walk(name, facts)
@@ -91,6 +102,21 @@ def replay(
     show(Group(*parts), result, as_json=as_json)
     if any(differences.values()) or not all(outcome.is_clean for outcome in outcomes):
         raise typer.Exit(ExitCode.VIOLATION)
+
+
+def _refuse_misfit(stack: Stack, scenario: Scenario) -> None:
+    if family_of_operations(scenario.operations) == "translation":
+        raise EngineError(
+            "the scenario is of forwards: they have no layers",
+            fix="leave --layers and --ratios out",
+        )
+    page_size = scenario.geometry.page_size
+    ratio = stack.misfit(page_size)
+    if ratio is not None:
+        raise EngineError(
+            f"compressed rows of {ratio} tokens do not fill pages of {page_size}",
+            fix="give --ratios that divide the page size",
+        )
 
 
 def _walk(name: str, facts: Sequence[Fact]) -> None:
@@ -131,7 +157,11 @@ def _write(path: Path, facts: list[Fact]) -> None:
 
 
 def _plays(
-    scenario: Scenario, engines: list[str], backend: Literal["interpreter", "rules"], timeout: float
+    scenario: Scenario,
+    engines: list[str],
+    backend: Literal["interpreter", "rules"],
+    timeout: float,
+    stack: Stack | None,
 ) -> list[tuple[str, list[Fact]]]:
     with progress("replaying", lines=False) as report:
         return [
@@ -140,6 +170,9 @@ def _plays(
                 play_on(subject, scenario, report=report, timeout=timeout, backend=backend),
             )
             for subject in find_subjects(
-                engines, EngineStore(), family=family_of_operations(scenario.operations)
+                engines,
+                EngineStore(),
+                family=family_of_operations(scenario.operations),
+                layering=None if stack is None else Layering(ratios=stack.ratios),
             )
         ]

@@ -8,6 +8,9 @@ In three steps, so that each says one thing:
    the first that breaks it for the same cause.
 3. *confirm*: the smallest scenario is played on the real kernels, twice. It is a finding if the
    same invariant breaks there for the same cause; the two logs must be the same bytes.
+
+A long history is not shrunk by Hypothesis, which drew no more than its palette: it is cut behind
+the step that breaks, and the first of its `parts` that breaks too is simplified.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -31,8 +34,8 @@ from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.profiles import Profile
-from kvproof.fuzz.simplify import scenario_size, simplify
-from kvproof.fuzz.strategies import scenarios
+from kvproof.fuzz.simplify import one_by_one, scenario_size, simplify
+from kvproof.fuzz.strategies import histories, scenarios
 from kvproof.fuzz.targets import Target
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
@@ -215,9 +218,31 @@ class _TimeUpError(Exception):
     """Raised for Hypothesis, which draws no more: drawing alone takes minutes in a long run."""
 
 
+def scenarios_of(target: Target, profile: Profile) -> SearchStrategy[Scenario]:
+    """What a campaign on a target draws."""
+    if target.family == "translation":
+        return forward_scenarios(any_caller=target.construction == "dsv4-any")
+    if profile.history:
+        return histories(target.sizes, operations=profile.history, swarm=profile.swarm)
+    return scenarios(target.sizes, swarm=profile.swarm)
+
+
+Parts: TypeAlias = Callable[[Scenario, Violation], Iterable[Scenario]]
+"""Parts of a long scenario that may break as the whole does, the smallest first."""
+
+
+def whole(scenario: Scenario, _violation: Violation) -> Iterable[Scenario]:
+    """No part but all of it."""
+    return (scenario,)
+
+
 @dataclass(slots=True)
 class Campaign:
-    """One target's campaign."""
+    """One target's campaign.
+
+    Attributes:
+        parts: what is tried of a long history, before it is simplified.
+    """
 
     target: Target
     process: EngineProcess
@@ -225,6 +250,7 @@ class Campaign:
     seed: int
     time_limit: float | None = None
     listener: Listener = field(default_factory=Listener)
+    parts: Parts = whole
 
     def run(self) -> TargetResult:
         """Survey, shrink, confirm.
@@ -281,16 +307,17 @@ class Campaign:
             if monitor.engine_error is not None:
                 self._fault(survey, monitor.engine_error, scenario, log)
             for broken, violation in monitor.violations.items():
-                if survey.keep(violation, scenario, backend):
-                    self.listener.broke(self.target, broken, scenario)
+                shown = _until(scenario, violation) if self.profile.history else scenario
+                if survey.keep(violation, shown, backend):
+                    self.listener.broke(self.target, broken, shown)
             self.listener.played(self.target, survey)
 
         with suppress(_TimeUpError):
             self._draw(look, phases=(Phase.generate,))
         return survey
 
-    def shrink(self, broken: Break, found: Scenario, backend: Backend) -> Scenario:
-        """Smallest scenario that breaks an invariant for a cause.
+    def shrink(self, broken: Break, found: Scenario, backend: Backend, seen: Violation) -> Scenario:
+        """Smallest scenario that breaks an invariant for a cause, as ``found`` does with ``seen``.
 
         Hypothesis starts from ``found``, the smallest one of the survey: shrinking from a large one
         more often ends where no single step makes it smaller.
@@ -298,6 +325,8 @@ class Campaign:
         limit = scenario_size(found)
         if backend not in NO_KERNELS and broken in self._judge(found, "rules").violations:
             backend = "rules"  # the cause lies in the cache: the quicker backend shows it too
+        if self.profile.history:
+            return self._shrink_history(broken, found, backend, seen)
         smallest = found
 
         def provoke(scenario: Scenario) -> None:
@@ -317,6 +346,17 @@ class Campaign:
             smallest, lambda candidate: broken in self._judge(candidate, backend).violations
         )
 
+    def _shrink_history(
+        self, broken: Break, found: Scenario, backend: Backend, seen: Violation
+    ) -> Scenario:
+        def breaks(candidate: Scenario) -> bool:
+            if broken not in self._judge(candidate, backend).violations:
+                return False
+            self.listener.shrinking(self.target, broken, len(candidate.operations))
+            return True
+
+        return simplify(one_by_one(breaks, self.parts(found, seen)) or found, breaks)
+
     def confirm(
         self, broken: Break, scenario: Scenario
     ) -> tuple[Violation | None, list[Fact], bool]:
@@ -333,7 +373,7 @@ class Campaign:
         found_after, find_seconds = survey.first[broken]
         found, backend, seen = survey.smallest[broken]
         began = time.monotonic()
-        smallest = self.shrink(broken, found, backend)
+        smallest = self.shrink(broken, found, backend, seen)
         shrink_seconds = time.monotonic() - began
         violation, log, deterministic = self.confirm(broken, smallest)
         confirmed = violation is not None
@@ -375,11 +415,6 @@ class Campaign:
     def _judge(self, scenario: Scenario, backend: Backend) -> Monitor:
         return check(self._play(scenario, backend))
 
-    def _scenarios(self) -> SearchStrategy[Scenario]:
-        if self.target.family == "translation":
-            return forward_scenarios(any_caller=self.target.construction == "dsv4-any")
-        return scenarios(self.target.sizes)
-
     def _to_shrink(self, survey: Survey) -> list[Break]:
         """The worst cause of each broken invariant; all where one invariant is all there is."""
         ranked = sorted(survey.first, key=SEVERITY.__getitem__)
@@ -392,7 +427,7 @@ class Campaign:
 
     def _draw(self, act: Callable[[Scenario], None], *, phases: tuple[Phase, ...]) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
-        drawn = given(self._scenarios())(act)
+        drawn = given(scenarios_of(self.target, self.profile))(act)
         seed(self.seed)(
             settings(
                 max_examples=self.profile.sequences,
@@ -404,6 +439,12 @@ class Campaign:
                 print_blob=False,
             )(drawn)
         )()
+
+
+def _until(scenario: Scenario, violation: Violation) -> Scenario:
+    """A scenario up to the step that breaks."""
+    kept = scenario.operations[: violation.step + 1]
+    return msgspec.structs.replace(scenario, operations=kept)
 
 
 def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]) -> Verdict:

@@ -32,6 +32,9 @@ PAGED_PYTHON = "paged-swa-python"
 EARLY_RELEASE = "paged-swa-early-release"
 """The same, and the lock on a window is given back once the request has decoded past it."""
 
+NO_MARGIN = "paged-swa-no-margin"
+"""The same, and a running request gives back all whole SWA pages before its window."""
+
 CHUNK = "chunk"
 """DeepSeek-V4 with ``disable_radix_cache``: nothing is reused, so there is nothing to cap."""
 
@@ -61,6 +64,7 @@ class Construction:
         arguments: of the server.
         environment: variables of the engine that an operator may set.
         needs: why a machine without a GPU cannot play it; empty if it can.
+        by_name: whether it is played only where it is asked for by name: a variant of another.
     """
 
     paged: bool = False
@@ -69,6 +73,7 @@ class Construction:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
+    by_name: bool = False
 
 
 # A server on a GPU sets the chunk's size by itself; without one some releases take another class.
@@ -90,23 +95,31 @@ _EACH_STEP = {
 CONSTRUCTIONS: dict[str, Construction] = {
     REGISTRY: Construction(),
     SWA_TREE: Construction(tree=SWA_TREE),
-    PYTHON_CORE: Construction(environment=_PYTHON),
-    CHUNK: Construction(reuses=False, arguments=_NO_TREE),
+    PYTHON_CORE: Construction(environment=_PYTHON, by_name=True),
+    CHUNK: Construction(reuses=False, arguments=_NO_TREE, by_name=True),
     PAGED_SWA: Construction(paged=True, environment=_EACH_STEP),
     UNIFIED: Construction(
-        paged=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
+        paged=True, by_name=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
     ),
-    PAGED_SWA_TREE: Construction(paged=True, tree=SWA_TREE, environment=_EACH_STEP),
-    PAGED_PYTHON: Construction(paged=True, environment=_EACH_STEP | _PYTHON),
+    PAGED_SWA_TREE: Construction(paged=True, by_name=True, tree=SWA_TREE, environment=_EACH_STEP),
+    PAGED_PYTHON: Construction(paged=True, by_name=True, environment=_EACH_STEP | _PYTHON),
     EARLY_RELEASE: Construction(
         paged=True,
+        by_name=True,
         environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
+    ),
+    NO_MARGIN: Construction(
+        paged=True,
+        by_name=True,
+        environment=_EACH_STEP | {"SGLANG_OPT_SWA_EVICT_DROP_PAGE_MARGIN": "1"},
+    ),
+    PAGED_CHUNK: Construction(
+        paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
     HICACHE: Construction(arguments=_HOST_POOL, needs=_NEEDS_CUDA),
     PAGED_HICACHE: Construction(
         paged=True, arguments=_HOST_POOL, environment=_EACH_STEP, needs=_NEEDS_CUDA
     ),
-    PAGED_CHUNK: Construction(paged=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP),
 }
 
 _HIERARCHICAL = (HICACHE, PAGED_HICACHE)
@@ -117,8 +130,8 @@ _BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, *_HIERARCHICAL)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
-    "0.5.13": _BEFORE_UNIFIED,
-    "0.5.14": (*_BEFORE_UNIFIED, *_HIERARCHICAL),
+    "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
+    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, *_HIERARCHICAL),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,

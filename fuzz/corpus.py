@@ -14,8 +14,9 @@ import msgspec
 
 from kvproof.model.facts import Fact
 from kvproof.model.files import load_scenario, read_file
+from kvproof.model.layers import Stack
 from kvproof.model.monitor import check
-from kvproof.model.scenario import BadFileError, Scenario
+from kvproof.model.scenario import BadFileError, Count, Scenario
 from kvproof.model.text import encode_text
 from kvproof.model.toml import decode_toml
 
@@ -36,11 +37,18 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         kernels: whether it is small enough to be replayed on the real kernels each time; by the
             rules it always is.
         breaks: by target, what breaks there, as ``INVARIANT/cause``; nothing for one that is clean.
+        ratios: of the layers through which EXACT and PURE are asked; none where they are not.
     """
 
     why: str
     kernels: bool
     breaks: dict[str, tuple[str, ...]]
+    ratios: tuple[Count, ...] = ()
+
+    @property
+    def stack(self) -> Stack | None:
+        """The layers, if any."""
+        return Stack(ratios=self.ratios) if self.ratios else None
 
     def __post_init__(self) -> None:
         """Refuse a case that shows nothing."""
@@ -56,9 +64,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: Verdicts
 
 
-def what_breaks(log: Sequence[Fact]) -> tuple[str, ...]:
+def what_breaks(log: Sequence[Fact], stack: Stack | None = None) -> tuple[str, ...]:
     """What a log breaks, as a case records it."""
-    monitor = check(log)
+    monitor = check(log, stack=stack)
     found = sorted("/".join(broken) for broken in monitor.violations)
     return (*found, ENGINE_ERROR) if monitor.engine_error is not None else tuple(found)
 
@@ -105,6 +113,7 @@ def encode_verdicts(verdicts: Verdicts) -> bytes:
     lines = [
         f"why = {json.dumps(verdicts.why)}",
         f"kernels = {json.dumps(verdicts.kernels)}",
+        *([f"ratios = {json.dumps(verdicts.ratios)}"] if verdicts.ratios else []),
         "",
         "[breaks]",
     ]

@@ -120,6 +120,16 @@ def load_manifest(folder: Path) -> Manifest:
         raise BadFileError(f"{path}: {error}") from error
 
 
+def processor() -> str:
+    """What the machine calls its processor."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
 def _command(words: Sequence[str], seed: int) -> tuple[str, ...]:
     """The command line that gives this run again, without the user's name in its paths."""
     given = [word.replace(str(Path.home()), "~") for word in words[1:]]

@@ -16,11 +16,16 @@ class Profile:
         kernel_share: one of so many scenarios has its rows named by the real kernels, the others
             by the rules. Every counterexample is replayed on the kernels whatever its share.
         play_timeout: seconds that one scenario may take.
+        history: operations of each scenario, on one engine that is not restarted; 0 for short
+            scenarios, which Hypothesis can shrink.
+        swarm: whether each scenario draws which kinds of operations it has; else it has all.
     """
 
     sequences: int
     kernel_share: int = 8
     play_timeout: float = 20.0
+    history: int = 0
+    swarm: bool = True
 
 
 PROFILES = {
@@ -28,6 +33,7 @@ PROFILES = {
     "default": Profile(sequences=400),
     "long": Profile(sequences=20_000),
     "kernels": Profile(sequences=300, kernel_share=1),
+    "history": Profile(sequences=6, kernel_share=1_000_000, play_timeout=120.0, history=2000),
 }
 
 

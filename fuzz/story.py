@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import UNSET
 
 from kvproof.fuzz.forward_story import spell_fact
 from kvproof.model.facts import (
@@ -24,7 +26,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.forward import spelled_out
 from kvproof.model.text import spell_operation
-from kvproof.model.verdict import IN_WORDS, StaleRead, Violation
+from kvproof.model.verdict import IN_WORDS, Departure, StaleRead, Violation
 
 STALE = "<- STALE"
 """Marks a stale row; the console paints such lines."""
@@ -190,6 +192,20 @@ def _sizes(started: Started) -> str:
     )
 
 
+def _spread(departure: Departure) -> Iterator[str]:
+    """What is known of a departure when it was found."""
+    name = departure.request
+    yield (
+        f"Layer {departure.layer} is the first whose states depart from those of a run on an empty "
+        f"cache, at position {departure.position}; {name} reused {departure.matched_len} tokens."
+    )
+    by_layer = ", ".join(f"{count} in layer {at}" for at, count in enumerate(departure.states, 1))
+    yield f"States that depart so far: {by_layer}; the last at position {departure.last}."
+    yield f"Pages of the tree that {name} published with such rows so far: {departure.pages}."
+    if departure.heirs:
+        yield f"Requests that reuse one of them: {', '.join(departure.heirs)}."
+
+
 def tell(violation: Violation, log: Sequence[Fact]) -> str:
     """The whole story as text."""
     started = log[0]
@@ -222,4 +238,7 @@ def tell(violation: Violation, log: Sequence[Fact]) -> str:
                 for number, text in enumerate(chain(violation, geometry.window), 1)
             ),
         ]
+    departure = violation.departure
+    if departure is not UNSET:
+        lines += ["", "How far it goes", *(_wrapped(line) for line in _spread(departure))]
     return "\n".join(lines) + "\n"

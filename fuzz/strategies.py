@@ -6,18 +6,28 @@ are alive, with a bias to where such caches break: shared prefixes, tails shorte
 recycled slots, lengths on and beside page, chunk and window boundaries, answers that are reused.
 A move is a few small integers that mean something whatever the moves before it were, so a move can
 be dropped and every number made smaller without making the scenario invalid. That is what shrinks.
+
+Swarm testing (Groce et al., ISSTA 2012): each scenario draws which `Kind` of moves and lengths it
+has at all. Where all are always on, those that undo a state (flush, evict, abort) keep every
+scenario from going far into it, and a defect that needs many of one kind in a row is hardly met.
+
+`histories` are the same moves, thousands of them on one engine.
 """
 
 from __future__ import annotations
 
+import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
+from msgspec.structs import replace
 
 from kvproof.model.scenario import (
     Abort,
@@ -40,6 +50,8 @@ from kvproof.model.scenario import (
 from kvproof.spec.pages import page_ceil
 
 NAMES = string.ascii_uppercase
+"""A longer history takes them again, for requests and texts: what it keeps does not grow."""
+
 MIN_MOVES = 10
 MAX_MOVES = 18
 MAX_TOKENS = 24
@@ -48,10 +60,6 @@ MAX_TOKENS = 24
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
     """What geometries are drawn from; the defaults keep a scenario quick to run and to read.
-
-    Small page sizes and windows lie below, at and above one another, and windows that are neither
-    0 nor -1 modulo the page size occur. No draft is longer than the window: with one that is, an
-    older release drops keys of accepted tokens whatever the stride (R7); no server's is.
 
     Attributes:
         overlaps: without and with overlap scheduling; once for each share of the scenarios.
@@ -73,36 +81,56 @@ class Sizes:
     page_holds_window: bool = False
     swa_shares: tuple[int, ...] = ()
 
+    def windows_and_pages(self) -> list[list[tuple[int, int]]]:
+        """Pairs that can be drawn, those alike together: each such group is drawn as often.
 
-def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
+        Alike are pages below, at or above the window, with a window that is 0, -1 or neither modulo
+        the page. The simplest pair comes first.
+        """
+        pairs = [
+            (window, page_size)
+            for window in self.windows
+            for page_size in self.page_sizes
+            if page_size >= window or not self.page_holds_window
+        ]
+        ordered = sorted(pairs, key=_likeness)
+        groups = [list(group) for _, group in groupby(ordered, _likeness)]
+        return sorted(groups, key=lambda group: min(map(pairs.index, group)))
+
+
+def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
+    window, page_size = pair
+    left = window % page_size
+    return (page_size > window) - (page_size < window), (
+        0 if left == 0 else 1 if left == page_size - 1 else 2
+    )
+
+
+@st.composite
+def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
     """Geometries; the pool holds a few requests, so that eviction happens."""
-    drawn = st.builds(
-        Geometry,
-        window=st.sampled_from(sizes.windows),
-        page_size=st.sampled_from(sizes.page_sizes),
-        slots=st.sampled_from(sizes.slots),
-        pool_tokens=st.sampled_from(sizes.pool_tokens),
-        draft_tokens=st.sampled_from(sizes.draft_tokens),
-        overlap=st.sampled_from([overlap or msgspec.UNSET for overlap in sizes.overlaps]),
-    ).filter(lambda geometry: geometry.draft_tokens <= geometry.window)
-    if not sizes.overlapped_drafts:
-        drawn = drawn.map(_without_overlapped_draft)
-    if sizes.page_holds_window:
-        drawn = drawn.filter(lambda geometry: geometry.page_size >= geometry.window)
+    window, page_size = draw(st.sampled_from(draw(st.sampled_from(sizes.windows_and_pages()))))
+    geometry = Geometry(
+        window=window,
+        page_size=page_size,
+        slots=draw(st.sampled_from(sizes.slots)),
+        pool_tokens=draw(st.sampled_from(sizes.pool_tokens)),
+        # With a draft longer than the window an older release drops keys of accepted tokens,
+        # whatever the stride (R7); no server has one.
+        draft_tokens=min(window, draw(st.sampled_from(sizes.draft_tokens))),
+    )
+    if draw(st.sampled_from(sizes.overlaps)) and (
+        sizes.overlapped_drafts or geometry.draft_tokens == 1
+    ):
+        geometry = replace(geometry, overlap=1)
     if sizes.swa_shares:
-        drawn = st.builds(_with_swa_pool, drawn, st.sampled_from(sizes.swa_shares))
-    return drawn
-
-
-def _without_overlapped_draft(geometry: Geometry) -> Geometry:
-    if geometry.draft_tokens > 1:
-        return msgspec.structs.replace(geometry, overlap=msgspec.UNSET)
+        geometry = _with_swa_pool(geometry, draw(st.sampled_from(sizes.swa_shares)))
     return geometry
 
 
 def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
     tokens = page_ceil(geometry.pool_tokens // share, geometry.page_size)
-    return msgspec.structs.replace(geometry, swa_tokens=tokens)
+    return replace(geometry, swa_tokens=tokens)
 
 
 # Arbitrary
@@ -142,6 +170,33 @@ def arbitrary_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
 
 # Mostly valid
 
+Kind: TypeAlias = Literal[
+    "arrive", "decode", "finish", "come back", "evict", "abort", "retract", "flush", "verify",
+    "evict SWA", "decode past", "recompute", "complete",
+    "chunks", "cuts", "whole pages", "padding",
+]  # fmt: skip
+"""What a scenario may have or not. The last four are axes of the other moves: a prefill in several
+chunks, a shared prefix shorter than its origin, prompts that end with a page, padded rows."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_ENDS: frozenset[Kind] = frozenset({"finish", "come back", "abort"})
+"""Without any of these a slot is lent once, and soon nothing can happen."""
+
+Swarm: TypeAlias = frozenset[Kind]
+
+EVERYTHING: Swarm = frozenset(KINDS) - {"whole pages"}
+"""All kinds; prompts that end with a page occur among others."""
+
+
+@st.composite
+def swarms(draw: DrawFn) -> Swarm:
+    """Which kinds a scenario has; every fourth has everything."""
+    if draw(st.integers(0, 3)) == 0:
+        return EVERYTHING
+    on: set[Kind] = {"arrive", *(kind for kind in KINDS if draw(st.booleans()))}
+    return frozenset(on if on & _ENDS else {*on, "finish"})
+
 
 @dataclass(slots=True)
 class _Sketch:
@@ -152,6 +207,7 @@ class _Sketch:
     """
 
     geometry: Geometry
+    on: Swarm = EVERYTHING
     operations: list[Operation] = field(default_factory=list)
     prompts: list[Prompt] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -160,6 +216,10 @@ class _Sketch:
 
 
 Move = tuple[Callable[..., None], tuple[int, ...]]
+
+
+def _name(number: int) -> str:
+    return NAMES[number % len(NAMES)]
 
 
 def _rest(_sketch: _Sketch) -> None:
@@ -173,10 +233,14 @@ def _arrive(sketch: _Sketch, parent: int, cut: int, tail: int, budget: int) -> N
     shared prefix is than the parent; ``budget`` 0 for one chunk. A prompt of its own is longer than
     a window, so that there is something to share.
     """
-    if len(sketch.prompts) == len(NAMES):
-        return
     _continue(sketch, 0)  # an engine starts no other request while one is being prefilled
     number = len(sketch.prompts)
+    if number - len(NAMES) in sketch.running:
+        _end(sketch, number - len(NAMES))  # its name is needed
+    if "cuts" not in sketch.on:
+        cut = 0
+    if "chunks" not in sketch.on:
+        budget = 0
     shared = 0
     prompt: Prompt = ()
     if parent and number:
@@ -188,13 +252,16 @@ def _arrive(sketch: _Sketch, parent: int, cut: int, tail: int, budget: int) -> N
         prompt = (*kept, Piece(last, shared)) if shared else ()
     if not prompt:
         tail += sketch.geometry.window
-    name = NAMES[number]
-    prompt = (*prompt, Piece(name, shared + tail))
+    length = shared + tail
+    if "whole pages" in sketch.on:
+        length = page_ceil(length, sketch.geometry.page_size)
+    name = _name(number)
+    prompt = (*prompt, Piece(name, length))
     sketch.prompts.append(prompt)
-    sketch.lengths.append(shared + tail)
+    sketch.lengths.append(length)
     sketch.operations.append(Submit(request=name, prompt=prompt))
     sketch.operations.append(Prefill(request=name, tokens=budget or None))
-    if budget and budget < shared + tail:
+    if budget and budget < length:
         sketch.prefilling = number
     else:
         sketch.running.append(number)
@@ -217,7 +284,7 @@ def _continue(sketch: _Sketch, budget: int) -> None:
     if sketch.prefilling is None:
         return
     number = sketch.prefilling
-    sketch.operations.append(Prefill(request=NAMES[number], tokens=budget or None))
+    sketch.operations.append(Prefill(request=_name(number), tokens=budget or None))
     if not budget:
         sketch.running.append(number)
         sketch.prefilling = None
@@ -231,7 +298,7 @@ def _can_step(sketch: _Sketch) -> bool:
 def _decode(sketch: _Sketch, pad: int) -> None:
     if not _can_step(sketch):
         return
-    sketch.operations.append(Decode(pad=pad))
+    sketch.operations.append(Decode(pad=pad if "padding" in sketch.on else 0))
     for number in sketch.running:
         sketch.lengths[number] += 1
 
@@ -241,12 +308,12 @@ def _verify(sketch: _Sketch, accepted: int, pad: int, which: int, other: int) ->
     if not _can_step(sketch):
         return
     unlike = _pick(sketch, which)
-    others = (Accepted(NAMES[unlike], other),) if other and unlike is not None else ()
-    step = Verify(accepted=accepted, others=others, pad=pad)
+    others = (Accepted(_name(unlike), other),) if other and unlike is not None else ()
+    step = Verify(accepted=accepted, others=others, pad=pad if "padding" in sketch.on else 0)
     sketch.operations.append(step)
     for number in sketch.running:
         draft_tokens = sketch.geometry.draft_tokens
-        sketch.lengths[number] += step.accepted_of(NAMES[number], draft_tokens)
+        sketch.lengths[number] += step.accepted_of(_name(number), draft_tokens)
 
 
 def _pick(sketch: _Sketch, which: int) -> int | None:
@@ -255,8 +322,12 @@ def _pick(sketch: _Sketch, which: int) -> int | None:
 
 def _finish(sketch: _Sketch, which: int) -> None:
     if (number := _pick(sketch, which)) is not None:
-        sketch.running.remove(number)
-        sketch.operations.append(Finish(request=NAMES[number]))
+        _end(sketch, number)
+
+
+def _end(sketch: _Sketch, number: int) -> None:
+    sketch.running.remove(number)
+    sketch.operations.append(Finish(request=_name(number)))
 
 
 def _abort(sketch: _Sketch, which: int) -> None:
@@ -267,13 +338,13 @@ def _abort(sketch: _Sketch, which: int) -> None:
         sketch.running.remove(number)
     else:
         return
-    sketch.operations.append(Abort(request=NAMES[number]))
+    sketch.operations.append(Abort(request=_name(number)))
 
 
 def _retract(sketch: _Sketch, which: int) -> None:
     """Take a request's memory away and start it again."""
     if (number := _pick(sketch, which)) is not None:
-        sketch.operations += [Retract(request=NAMES[number]), Prefill(request=NAMES[number])]
+        sketch.operations += [Retract(request=_name(number)), Prefill(request=_name(number))]
 
 
 def _evict(sketch: _Sketch, tokens: int) -> None:
@@ -304,8 +375,16 @@ def _complete(sketch: _Sketch) -> None:
     sketch.operations.append(Complete())
 
 
+def _move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchStrategy[Move]:
+    return st.tuples(st.just(act), st.tuples(*arguments))
+
+
 @cache  # to build a strategy anew takes longer than to draw from it
-def _moves(geometry: Geometry) -> SearchStrategy[Move]:
+def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+    """What a scenario's moves are drawn from, each with the kind that it needs.
+
+    The first one is the simplest: shrinking turns a move into a rest where it cannot drop it.
+    """
     window, page_size = geometry.window, geometry.page_size
     # Lengths on and beside the boundaries; the first is where shrinking ends.
     edges = sorted(
@@ -320,69 +399,118 @@ def _moves(geometry: Geometry) -> SearchStrategy[Move]:
     chunks = (page_size, 2 * page_size, page_ceil(window, page_size))
     which = st.integers(0, 2)
 
-    def move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchStrategy[Move]:
-        return st.tuples(st.just(act), st.tuples(*arguments))
-
     cuts = st.sampled_from((0, 0, 1, page_size - 1, page_size, 2 * page_size))
-    arrive = move(
+    arrive = _move(
         _arrive,
         st.sampled_from((0, 1, 1, 2)),
         cuts,
         tails,
         st.sampled_from((0, 0, 0, 0, *chunks)),
     )
+    come_back = _move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which)
+    decode = _move(_decode, st.sampled_from((0, 0, 1, 2)))
+    kept = st.integers(1, geometry.draft_tokens)
+    few = st.sampled_from((0, 0, 1))
+    verify = _move(_verify, kept, few, which, few | kept)
     # An arrival and a departure each stand more than once: what breaks needs several of them.
-    # The first choice is the simplest: shrinking turns a move into a rest where it cannot drop it.
-    choices = [
-        move(_rest),
-        arrive,
-        move(_decode, st.sampled_from((0, 0, 1, 2))),
-        move(_finish, which),
-        arrive,
-        move(_finish, which),
-        arrive,
-        move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which),
-        move(_continue, st.sampled_from((0, *chunks))),
-        move(_decode, st.sampled_from((0, 0, 1, 2))),
-        move(_evict, st.integers(1, MAX_TOKENS)),
-        move(_abort, which),
-        move(_retract, which),
-        move(_flush),
-    ]
-    if geometry.swa_tokens is not msgspec.UNSET:
-        choices[-1:-1] = [
-            move(_evict_swa, st.integers(1, MAX_TOKENS)),
-            move(_decode_past, st.integers(0, page_size)),
-            move(_recompute, st.sampled_from((1, 2)), st.integers(1, window)),
-        ]
+    # A real engine that drafts decodes no other way; the model does both.
+    step: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (("decode", decode),)
     if geometry.draft_tokens > 1:
-        counts = st.integers(1, geometry.draft_tokens)
-        # A real engine that drafts decodes no other way; the model does both.
-        verify = move(
-            _verify, counts, st.sampled_from((0, 0, 1)), which, st.sampled_from((0, 0, 1)) | counts
-        )
-        choices[2:3] = [verify, verify]
-    if geometry.overlap:
-        choices.append(move(_complete))
-    return st.one_of(choices)
+        step = (("verify", verify), ("verify", verify))
+    return (
+        ("arrive", _move(_rest)),
+        ("arrive", arrive),
+        *step,
+        ("finish", _move(_finish, which)),
+        ("arrive", arrive),
+        ("finish", _move(_finish, which)),
+        ("arrive", arrive),
+        ("come back", come_back),
+        ("chunks", _move(_continue, st.sampled_from((0, *chunks)))),
+        ("decode", decode),
+        ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
+        ("abort", _move(_abort, which)),
+        ("retract", _move(_retract, which)),
+        *_swa_moves(geometry),
+        *_overlap_moves(geometry),
+        ("flush", _move(_flush)),
+    )
 
 
-def _spell_out(geometry: Geometry, moves: Sequence[Move]) -> Scenario:
-    sketch = _Sketch(geometry)
+def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+    """Moves that matter where the window lives in a pool of its own."""
+    if geometry.swa_tokens is msgspec.UNSET:
+        return ()
+    return (
+        ("evict SWA", _move(_evict_swa, st.integers(1, MAX_TOKENS))),
+        ("decode past", _move(_decode_past, st.integers(0, geometry.page_size))),
+        (
+            "recompute",
+            _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window)),
+        ),
+    )
+
+
+def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+    """Moves that matter with overlap scheduling."""
+    return (("complete", _move(_complete)),) if geometry.overlap else ()
+
+
+def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:
+    sketch = _Sketch(geometry, on)
     for act, arguments in moves:
         act(sketch, *arguments)
     return Scenario(geometry=geometry, operations=tuple(sketch.operations))
 
 
-def likely_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
-    """Scenarios whose operations mostly find something to do."""
-    return geometries(sizes or Sizes()).flatmap(
-        lambda geometry: st.lists(_moves(geometry), min_size=MIN_MOVES, max_size=MAX_MOVES).map(
-            lambda moves: _spell_out(geometry, moves)
-        )
-    )
+@st.composite
+def likely_scenarios(draw: DrawFn, sizes: Sizes | None = None, *, swarm: bool = True) -> Scenario:
+    """Scenarios whose operations mostly find something to do.
+
+    Args:
+        draw: Hypothesis's.
+        sizes: of the geometries.
+        swarm: whether each scenario draws which kinds of moves it has; else it has all.
+    """
+    geometry = draw(geometries(sizes or Sizes()))
+    on = draw(swarms()) if swarm else EVERYTHING
+    moves = st.one_of([move for kind, move in _moves(geometry) if kind in on])
+    drawn = draw(st.lists(moves, min_size=MIN_MOVES, max_size=MAX_MOVES))
+    return _spell_out(geometry, on, drawn)
 
 
-def scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
+PALETTE = 48
+"""Moves that a history is made of."""
+
+_FIRST: Move = (_arrive, (0, 0, 1, 0))
+
+
+@st.composite
+def histories(
+    draw: DrawFn, sizes: Sizes | None = None, *, operations: int, swarm: bool = True
+) -> Scenario:
+    """Scenarios of so many operations, for one engine that is not restarted.
+
+    Hypothesis draws some moves and a number, which says in what order they are made, again and
+    again: it could not draw thousands. Such a scenario is made smaller by what it means
+    (`triage.slices`), not by its choices.
+    """
+    geometry = draw(geometries(sizes or Sizes()))
+    on = draw(swarms()) if swarm else EVERYTHING
+    moves = st.one_of([move for kind, move in _moves(geometry) if kind in on])
+    # With one arrival at least, so that something can happen.
+    palette = [_FIRST, *draw(st.lists(moves, min_size=PALETTE, max_size=PALETTE))]
+    order = random.Random(draw(st.integers(0, 2**32 - 1)))
+    sketch = _Sketch(geometry, on)
+    while len(sketch.operations) < operations:
+        act, arguments = order.choice(palette)
+        if len(sketch.running) >= geometry.slots and act in (_arrive, _come_back):
+            _finish(sketch, order.randrange(geometry.slots))
+        act(sketch, *arguments)
+    return Scenario(geometry=geometry, operations=tuple(sketch.operations[:operations]))
+
+
+def scenarios(sizes: Sizes | None = None, *, swarm: bool = True) -> SearchStrategy[Scenario]:
     """What campaigns draw: likely scenarios, and an arbitrary one now and then."""
-    return st.one_of(*[likely_scenarios(sizes)] * 7, arbitrary_scenarios(sizes))
+    likely = likely_scenarios(sizes, swarm=swarm)
+    return st.one_of(*[likely] * 7, arbitrary_scenarios(sizes))

@@ -14,7 +14,7 @@ from kvproof.fuzz.constructions import (
     has_ring,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
-from kvproof.fuzz.drivers.wire import Options
+from kvproof.fuzz.drivers.wire import Layering, Options
 from kvproof.fuzz.strategies import Sizes
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import family_of
@@ -100,8 +100,17 @@ class Target:
         rocm_gate: bool = True,
         allocator_twins: bool = True,
         kernels: KernelBackend = "interpreter",
+        layering: Layering | None = None,
+        held_back: int | None = None,
     ) -> EngineProcess:
         """The target's process, not yet started.
+
+        Args:
+            rocm_gate: see `Options`, as for the others.
+            allocator_twins: pages by the kernels' rule in Python.
+            kernels: where the real kernels run.
+            layering: layers to run on them.
+            held_back: tokens that its cap is to hold back, instead of what the release says.
 
         Raises:
             EngineError: the target's kernels cannot run there.
@@ -119,6 +128,8 @@ class Target:
                 rocm_gate=rocm_gate and (has_ring(self.construction) or self.construction == RING),
                 allocator_twins=allocator_twins,
                 kernels=kernels,
+                layering=layering,
+                held_back=held_back,
             ),
         )
 
@@ -174,43 +185,47 @@ def _no_overlap(family: str, name: str) -> str:
     return ""
 
 
+EVERY = "all"
+"""Stands for every construction of an engine."""
+
+
 def find_targets(
     names: Sequence[str], store: EngineStore, *, family: Family = "cache"
 ) -> tuple[Target, ...]:
-    """Targets by name: ``0.5.16`` for the family's constructions, ``0.5.16:registry`` for one.
+    """Targets by name.
 
-    No names stand for every installed engine.
+    ``0.5.16:registry`` is one; ``0.5.16`` stands for the engine's constructions but those that are
+    variants of another; ``0.5.16:all`` for all. No names stand for every installed engine.
 
     Raises:
         EngineError: nothing is installed, or a name is of no engine or construction.
     """
     if not names:
-        usable = [engine for engine in store.list() if engine.problem is None]
-        if not usable:
+        names = [engine.name for engine in store.list() if engine.problem is None]
+        if not names:
             raise EngineError(
                 "no engine is installed", fix="run: kvproof engine add sglang==0.5.15"
             )
-        return tuple(
-            target for engine in usable for target in targets_of(engine) if target.family == family
-        )
     found: list[Target] = []
     for name in names:
         engine_name, _, construction = name.partition(":")
         targets = targets_of(store.find(engine_name))
-        chosen = [
-            t
-            for t in targets
-            if t.construction == construction or (not construction and t.family == family)
-        ]
-        if not chosen and _needs(construction):
-            raise EngineError(
-                f"{engine_name}:{construction} cannot be played on a CPU: {_needs(construction)}",
-                fix=f"choose one of {', '.join(t.name for t in targets)}",
-            )
+        chosen = [t for t in targets if _is_meant(t, construction, family)]
         if not chosen:
+            needs = _needs(construction)
             raise EngineError(
-                f"{engine_name} has no construction {construction!r}",
+                f"{engine_name}:{construction} cannot be played on a CPU: {needs}"
+                if needs
+                else f"{engine_name} has no construction {construction!r}",
                 fix=f"choose one of {', '.join(t.name for t in targets)}",
             )
         found += chosen
     return tuple(dict.fromkeys(found))
+
+
+def _is_meant(target: Target, construction: str, family: Family) -> bool:
+    if construction not in {"", EVERY}:
+        return target.construction == construction
+    known = CONSTRUCTIONS.get(target.construction)
+    by_name = known is not None and known.by_name
+    return target.family == family and (construction == EVERY or not by_name)

@@ -324,10 +324,24 @@ _REQ_FIELDS = {
     "matched": "prefix_indices",
     "extend end": "extend_range.end",
 }
+# From 0.5.19 on its slot, from 0.5.22 on the rest of what is matched and scheduled.
+_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": "kv.req_pool_idx"}
+_REQ_LEN_FIELDS = _REQ_KV_FIELDS | {"matched": "prefix_len", "extend end": "extend_end"}
+
+_FREED_PAGES = {"free": (f"{_TOKENS}.free",), "free pages": (f"{_PAGED}._release_page_ids",)}
 _TREE_METHODS = _methods(
     trees=(_SWA_RADIX, _UNIFIED_TREE),
     release="cache_finished_req",
     freed={"free": (f"{_PAGED}.free", f"{_TOKENS}.free")},
+)
+_TREE_PAGE_METHODS = _methods(
+    trees=(_SWA_RADIX, _UNIFIED_TREE), release="cache_finished_req", freed=_FREED_PAGES
+)
+_ROW_METHODS = _methods(
+    trees=(_UNIFIED_TREE,),
+    # The first thing that release_kv_cache asks of the tree.
+    release="claim_kv_row",
+    freed=_FREED_PAGES,
 )
 
 FAMILIES = (
@@ -367,16 +381,8 @@ FAMILIES = (
             ),
         },
         verify_order="write, then read",
-        methods=_methods(
-            trees=(_UNIFIED_TREE,),
-            # The first thing that release_kv_cache asks of the tree.
-            release="claim_kv_row",
-            freed={
-                "free": (f"{_TOKENS}.free",),
-                "free pages": (f"{_PAGED}._release_page_ids",),
-            },
-        ),
-        fields={"slot": "kv.req_pool_idx", "matched": "prefix_len", "extend end": "extend_end"},
+        methods=_ROW_METHODS,
+        fields=_REQ_LEN_FIELDS,
         native=_native(compress=f"{_OPS}.compress", store=f"{_OPS}.attn", norm=f"{_OPS}.norm_rope")
         | {
             "compressed store into two pools": Native(
@@ -401,6 +407,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_RUST_CORE),
         kernels=_OPS_KERNELS | _VERIFY_STREAMS,
         verify_order="write, then read",
+        methods=_ROW_METHODS,
+        fields=_REQ_LEN_FIELDS,
     ),
     Family(
         name="0.5.21",
@@ -408,6 +416,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_RUST_CORE),
         kernels=_OPS_KERNELS | _VERIFY_STREAMS,
         verify_order="write, then read",
+        methods=_ROW_METHODS,
+        fields=_REQ_KV_FIELDS,
     ),
     Family(
         name="0.5.20",
@@ -415,6 +425,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_KV_FIELDS,
     ),
     Family(
         name="0.5.19",
@@ -422,6 +434,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_KV_FIELDS,
     ),
     Family(
         name="0.5.18",
@@ -429,6 +443,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_FIELDS,
     ),
     Family(
         name="0.5.17",
@@ -436,6 +452,8 @@ FAMILIES = (
         parts=_parts(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE),
         kernels=_OPS_KERNELS,
         verify_order="read, then write",
+        methods=_TREE_PAGE_METHODS,
+        fields=_REQ_FIELDS,
     ),
     Family(
         name="0.5.16",

@@ -88,6 +88,8 @@ def _type(info: Any) -> str:
             if info.ge is None and info.le is None:
                 return "integer"
             return f"integer, {info.ge} to {info.le}" if info.le else f"integer from {info.ge}"
+        case "FloatType":
+            return "number"
         case "StrType":
             return "text"
         case "BoolType":

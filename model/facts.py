@@ -538,6 +538,50 @@ class Complained(_Fact, frozen=True, kw_only=True):
     message: str
 
 
+class Stored(_Fact, frozen=True, kw_only=True):
+    """Locations of the full pool to which a launch stores a request's tokens, from ``start`` on.
+
+    A snapshot does not tell a page that was evicted, lent and published again within its step from
+    one that stayed: this does.
+    """
+
+    request: str
+    start: Count
+    locs: tuple[int, ...]
+
+
+class Compared(_Fact, frozen=True, kw_only=True):
+    """What an occupancy computed through real layers, beside its prompt's run on an empty cache.
+
+    Errors are relative, ``|found - cold| / |cold|`` over a state's or row's numbers. The fact comes
+    before the request is released, or at the end of the log.
+
+    Attributes:
+        ratios: of the layers; see `model.layers.Stack`.
+        start: first position that the occupancy computed.
+        states: error of each state from there on, by layer.
+        rows: error of each compressed row that its last query saw, from position 0 on, by layer.
+        noise: largest error between two runs of the prompt on an empty cache, in one chunk and in
+            chunks of a page: what rounding alone makes of it. 0 for one that reused nothing, which
+            is such a second run itself.
+    """
+
+    request: str
+    ratios: tuple[Count, ...]
+    start: Count
+    states: tuple[tuple[float, ...], ...]
+    rows: tuple[tuple[float, ...], ...]
+    noise: float
+
+    def __post_init__(self) -> None:
+        """Refuse errors that are not one list a layer."""
+        if not len(self.ratios) == len(self.states) == len(self.rows):
+            raise ValueError(
+                f"{len(self.ratios)} layers have {len(self.states)} lists of states and "
+                f"{len(self.rows)} of rows"
+            )
+
+
 class EngineError(_Fact, frozen=True, kw_only=True):
     """The engine raised, hung or died in this step; the log ends here."""
 
@@ -554,7 +598,8 @@ class Ended(_Fact, frozen=True, kw_only=True):
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Windowed | Answered | Allocated
     | Freed | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Launched
-    | Completed | Released | Pools | Breached | Complained | EngineError | Ended
+    | Completed | Released | Pools | Breached | Complained | Stored | Compared | EngineError
+    | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

@@ -105,3 +105,24 @@ def load_scenario(path: Path) -> Scenario:
         return read_scenario(data)
     except BadFileError as error:
         raise BadFileError(f"{path}: {error}") from error
+
+
+class NoMarkersError(ValueError):
+    """The document has no place for a generated table."""
+
+
+def renew(document: Path, *, begin: str, end: str, table: str) -> bool:
+    """Put a generated table between two lines of a document; True if that changed it.
+
+    Raises:
+        NoMarkersError: the document lacks the lines.
+    """
+    text = document.read_text(encoding="utf-8")
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise NoMarkersError(f"{document} lacks the lines {begin!r} and {end!r}")
+    new = f"{before}{begin}\n{table}\n{end}{after}"
+    if new != text:
+        document.write_text(new, encoding="utf-8")
+    return new != text

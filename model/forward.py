@@ -7,8 +7,10 @@ kernels elsewhere. With the reference engine it completes the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+
+import msgspec
 
 from kvproof.model.facts import Fact, Mode, Ran, Read, Started, Wrote
 from kvproof.model.player import Lane
@@ -19,6 +21,7 @@ from kvproof.spec.window import (
     PREFILL_ORDER,
     Order,
     decode_reads,
+    floored_ring_reads,
     prefill_ring_reads,
     scatter_keeps,
 )
@@ -111,6 +114,51 @@ class RuleForward:
                     ring_row(Slot(lane.slot), Position(position), self.stride) for position in kept
                 ),
             )
+
+
+@dataclass(frozen=True, slots=True)
+class FlooredForward:
+    """Rules with another prefill: ring rows below the match are left out (WINDOW-8).
+
+    No release has it; it is one of the policies that `kvproof policy` compares.
+
+    Attributes:
+        rules: what decodes and verifies, and what a prefill is the rest of.
+        matched: length that each occupancy reuses: where its first chunk starts.
+    """
+
+    rules: RuleForward
+    matched: dict[int, int] = field(default_factory=dict)
+
+    def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
+        """One prefill launch."""
+        return [
+            fact
+            for lane in lanes
+            for full in self.rules.prefill([lane])
+            for fact in self._floored(full, lane)
+        ]
+
+    def _floored(self, fact: Read | Wrote, lane: Lane) -> Iterator[Read | Wrote]:
+        if isinstance(fact, Wrote):
+            yield fact
+            return
+        start, end = floored_ring_reads(
+            Position(fact.position),
+            Position(lane.start),
+            self.matched.setdefault(lane.occupancy, lane.start),
+            self.rules.window,
+        )
+        if start < end:
+            yield msgspec.structs.replace(fact, first=start, rows=fact.rows[start - fact.first :])
+
+    def decode(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
+        """One decode launch."""
+        return self.rules.decode(lanes)
+
+    def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
+        """One verify launch."""
+        return self.rules.verify(lanes)
 
 
 def spelled_out(log: Iterable[Fact]) -> Iterator[Fact]:

@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from msgspec import UNSET
+
 from kvproof.model.allocation import Allocation, Break
 from kvproof.model.current import Current
 from kvproof.model.facts import (
@@ -26,6 +28,7 @@ from kvproof.model.facts import (
     Answered,
     Breached,
     Changed,
+    Compared,
     Complained,
     Completed,
     Consumed,
@@ -45,6 +48,7 @@ from kvproof.model.facts import (
     Skipped,
     Started,
     Step,
+    Stored,
     Translated,
     Windowed,
     Wrote,
@@ -52,6 +56,7 @@ from kvproof.model.facts import (
 from kvproof.model.forward import RuleForward, lane_of
 from kvproof.model.ghost import Ghost
 from kvproof.model.in_flight import InFlight
+from kvproof.model.layers import Layers, Stack
 from kvproof.model.partition import partition_breaks
 from kvproof.model.progress import refusal_breaks
 from kvproof.model.scenario import (
@@ -73,11 +78,13 @@ from kvproof.model.snapshot import cached_len, last_cached_page
 from kvproof.model.swa import SwaJudge
 from kvproof.model.verdict import (
     CAUSES,
+    EXACTNESS_INVARIANTS,
     FAMILIES,
     IN_WORDS,
     NEEDS_SWA,
     SEVERITY,
     Cause,
+    Departure,
     Invariant,
     Lease,
     StaleRead,
@@ -123,6 +130,8 @@ class Monitor:
         texts: number of each text in token ids, where there are snapshots to compare with.
         expand: judge the reads and writes that a `Ran` stands for, one by one.
         gap: where facts are missing; nothing after it is judged.
+        stack: layers through which EXACT, PURE and non-interference are judged; None to leave them.
+        layers: what is known of those.
     """
 
     violations: dict[tuple[Invariant, Cause], Violation] = field(default_factory=dict)
@@ -136,6 +145,8 @@ class Monitor:
     skipped: int = 0
     ended: bool = False
     expand: bool = False
+    stack: Stack | None = None
+    layers: Layers | None = None
     _rules: RuleForward | None = None
     _forget_at: int = FORGET_AT
     ghost: Ghost = field(default_factory=lambda: Ghost(0))
@@ -173,6 +184,11 @@ class Monitor:
         if self.gap is not None:
             self.ended = self.ended or isinstance(fact, Ended)
             return
+        self._judge(fact)
+        if self.stack is not None:
+            self._judge_layers(fact, self.stack)
+
+    def _judge(self, fact: Fact) -> None:
         match fact:
             case Ran():  # this and the next are most of a recorder's log
                 self._ran(fact)
@@ -222,8 +238,32 @@ class Monitor:
                 self._break("REFINES", "own-check", f"the engine's own check says: {fact.message}")
             case EngineError():
                 self.engine_error = fact
+            case Stored() | Compared():
+                pass  # for the layers
             case Ended():
                 self.ended = True
+
+    def _judge_layers(self, fact: Fact, stack: Stack) -> None:
+        if self.layers is None:
+            self.layers = Layers(stack)
+        layers = self.layers
+        if isinstance(fact, Started):
+            ratio = stack.misfit(fact.geometry.page_size)
+            if ratio is not None:
+                raise BadFileError(
+                    f"compressed rows of {ratio} tokens do not fill pages of "
+                    f"{fact.geometry.page_size}: give --ratios that divide the page size"
+                )
+        if isinstance(fact, Ran):
+            assert self._rules is not None
+            for observed in self._rules.lane(lane_of(fact), fact.mode):
+                layers.feed(observed)
+        else:
+            layers.feed(fact)
+        for broken in layers.take():
+            self._break(broken.invariant, broken.cause, broken.sentence, departure=broken.departure)
+        self.checked["EXACT"] = self.checked["NON-INTERFERENCE"] = layers.outputs
+        self.checked["PURE"] = layers.published
 
     def _start(self, fact: Started) -> None:
         self.started = fact
@@ -278,6 +318,7 @@ class Monitor:
         sentence: str,
         evidence: StaleRead | None = None,
         times: int = 1,
+        departure: Departure | None = None,
     ) -> None:
         self.counts[invariant, cause] += times
         if (invariant, cause) not in self.violations:
@@ -287,6 +328,7 @@ class Monitor:
                 step=self._step,
                 sentence=sentence,
                 evidence=evidence,
+                departure=UNSET if departure is None else departure,
             )
 
     def _begin(self, fact: Step) -> None:
@@ -622,7 +664,7 @@ class Monitor:
         lease = self.leases.get(fact.request) if fact.request is not None else None
         if self.expand or lease is None or lease.slot != fact.slot or fact.slot == PADDING_SLOT:
             for observed in self._rules.lane(lane_of(fact), mode):
-                self.feed(observed)
+                self._judge(observed)
         elif mode == "prefill" or (
             mode == "verify" and self.started.verify_order == "read, then write"
         ):
@@ -868,9 +910,9 @@ class Monitor:
         return self.ghost.lease_of(self._publishers.get((page, tokens[reused - size]), NOBODY))
 
 
-def check(log: Iterable[Fact]) -> Monitor:
-    """Monitor of a whole log."""
-    monitor = Monitor()
+def check(log: Iterable[Fact], *, stack: Stack | None = None) -> Monitor:
+    """Monitor of a whole log; with a stack, EXACT and PURE are asked too."""
+    monitor = Monitor(stack=stack)
     for fact in log:
         monitor.feed(fact)
     return monitor
@@ -880,8 +922,9 @@ def statuses(monitor: Monitor) -> dict[Invariant, str]:
     """Status word of each invariant for one log: never 'holds' for what was not put to the test."""
     words = {}
     family = monitor.started.family if monitor.started else "cache"
+    asked = FAMILIES[family] | (EXACTNESS_INVARIANTS if monitor.stack is not None else {})
     for invariant in IN_WORDS:
-        if invariant not in FAMILIES[family] and monitor.worst_of(invariant) is None:
+        if invariant not in asked and monitor.worst_of(invariant) is None:
             continue
         if monitor.worst_of(invariant) is not None:
             words[invariant] = "violated"

@@ -72,7 +72,8 @@ class Lane:
     """One request's share of a forward: queries at ``[start, end)`` of ``slot``.
 
     ``request`` is None and ``slot`` is 0 for a padded row; ``occupancy`` counts the log's
-    admissions from 1 (0 for padding).
+    admissions from 1 (0 for padding). ``tokens`` are those at the positions; a draft that will be
+    rejected is none of its text.
     """
 
     request: str | None
@@ -80,6 +81,7 @@ class Lane:
     occupancy: int
     start: int
     end: int
+    tokens: Sequence[int] = ()
 
 
 class Engine(Protocol):
@@ -180,14 +182,16 @@ class Player:
     occupancies: int = 0
     draft_tokens: int = 1
     window: int = 1
+    snapshots: bool = True
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario as they happen."""
         self.draft_tokens = scenario.geometry.draft_tokens
         self.window = scenario.geometry.window
         yield self.engine.started()
-        before = self.engine.pools()
-        yield before
+        before = self.engine.pools() if self.snapshots else None
+        if before is not None:
+            yield before
         for index, operation in enumerate(scenario.operations):
             yield Step(index=index, operation=operation)
             if isinstance(operation, Submit):
@@ -196,8 +200,8 @@ class Player:
                 yield from self._play(operation)
             except RefusedError as refusal:
                 yield Skipped(reason=str(refusal), no_memory=isinstance(refusal, NoMemoryError))
-            pools = self.engine.pools()
-            if pools != before:
+            pools = self.engine.pools() if self.snapshots else None
+            if pools is not None and pools != before:
                 yield pools
                 before = pools
             if complaint := self.engine.complaint():
@@ -267,6 +271,7 @@ class Player:
         lane = Lane(
             request=name, slot=chunk.slot, occupancy=request.occupancy,
             start=chunk.start, end=chunk.end,
+            tokens=token_ids(self.texts, request.prompt, chunk.start, chunk.end),
         )  # fmt: skip
         yield from self._windows("prefill", [lane])
         if self.forward is not None:
@@ -300,22 +305,33 @@ class Player:
                     start=lane.start, first=first, locs=tuple(locs),
                 )  # fmt: skip
 
-    def _lanes(self, draft_tokens: int) -> list[Lane]:
+    def _accepted(self, operation: Decode | Verify, request: str) -> int:
+        if isinstance(operation, Verify):
+            return operation.accepted_of(request, self.draft_tokens)
+        return 1
+
+    def _lanes(self, operation: Decode | Verify) -> list[Lane]:
+        draft_tokens = self.draft_tokens if isinstance(operation, Verify) else 1
         # One that ends with a step in flight runs on: the host does not know yet.
         if not any(request.state in {"running", "ending"} for request in self.requests.values()):
             raise RefusedError("no request is running")
         return [
             Lane(request=name, slot=slot, occupancy=self.requests[name].occupancy,
-                 start=position, end=position + draft_tokens)
+                 start=position, end=position + draft_tokens,
+                 tokens=self._drafted(name, position, self._accepted(operation, name),
+                                      draft_tokens))
             for name, slot, position in self.engine.decode(draft_tokens)
         ]  # fmt: skip
 
-    def _accepted(self, lanes: Sequence[Lane], operation: Decode | Verify) -> dict[str, int]:
+    def _drafted(self, name: str, start: int, accepted: int, drafted: int) -> list[int]:
+        """Tokens of a step: what is accepted continues the request's text, the rest is of none."""
+        right = token_ids(self.texts, self.requests[name].prompt, start, start + accepted)
+        return [*right, *range(start + accepted, start + drafted)]
+
+    def _kept(self, lanes: Sequence[Lane], operation: Decode | Verify) -> dict[str, int]:
         """How many of the tokens that a step writes each request keeps."""
         names = [lane.request for lane in lanes if lane.request is not None]
-        if isinstance(operation, Decode):
-            return dict.fromkeys(names, 1)
-        return {name: operation.accepted_of(name, self.draft_tokens) for name in names}
+        return {name: self._accepted(operation, name) for name in names}
 
     def _decoded(self, lanes: Sequence[Lane], accepted: Mapping[str, int]) -> Iterator[Fact]:
         self._take_decode(lanes, accepted)
@@ -351,24 +367,25 @@ class Player:
         }
 
     def _decode(self, operation: Decode) -> Iterator[Fact]:
-        lanes = self._lanes(1)
+        lanes = self._lanes(operation)
         yield from self._windows("decode", lanes)
         if self.forward is not None:
             yield from self.forward.decode([*lanes, *self._padding(operation.pad, 1)])
-        yield from self._decoded(lanes, self._accepted(lanes, operation))
+        yield from self._decoded(lanes, self._kept(lanes, operation))
 
     def _verify(self, operation: Verify) -> Iterator[Fact]:
         if self.draft_tokens < 2:
             raise RefusedError("the geometry has no draft tokens")
-        lanes = self._lanes(self.draft_tokens)
+        lanes = self._lanes(operation)
         yield from self._windows("verify", lanes)
         if self.forward is not None:
             padding = self._padding(operation.pad, self.draft_tokens)
             yield from self.forward.verify([*lanes, *padding])
-        yield from self._decoded(lanes, self._accepted(lanes, operation))
+        yield from self._decoded(lanes, self._kept(lanes, operation))
 
     def _padding(self, rows: int, tokens: int) -> list[Lane]:
-        return [Lane(request=None, slot=0, occupancy=0, start=0, end=tokens)] * rows
+        lane = Lane(request=None, slot=0, occupancy=0, start=0, end=tokens, tokens=(0,) * tokens)
+        return [lane] * rows
 
     def _finish(self, operation: Finish) -> Iterator[Fact]:
         request = self._alive(operation.request, "running")

@@ -67,6 +67,8 @@ class Policy:
     Attributes:
         reprefill_tail: tokens that the cap holds back; None for the window, or for nothing where
             the window lives in pages.
+        replayed: tokens of the match that are computed again all the same: a rebuild.
+        floored_reads: prefill leaves ring rows below the match out.
         stride: rows per slot; None for what the specification asks for.
         paged_swa: the window lives in pages of an SWA pool, not in rings.
         margin: what the cursor keeps.
@@ -78,6 +80,8 @@ class Policy:
     """
 
     reprefill_tail: int | None = None
+    replayed: int = 0
+    floored_reads: bool = False
     stride: int | None = None
     slot_order: SlotOrder = "first in, first out"
     verify_order: Order = "write, then read"

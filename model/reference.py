@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from kvproof.model.facts import Holding, MapRun, Node, Pools, Read, Started, SwaPool, Wrote
-from kvproof.model.forward import RuleForward
+from kvproof.model.forward import FlooredForward, RuleForward
 from kvproof.model.page_pools import NONE, PagePools
 from kvproof.model.page_tree import Lock, PageTree
 from kvproof.model.player import Chunk, Forward, Lane, NoMemoryError, Player, RefusedError
 from kvproof.model.policy import Fault, Policy, margin_of
 from kvproof.model.scenario import Geometry
-from kvproof.spec.cap import capped_match, match_limit
+from kvproof.spec.cap import capped_match, match_limit, rebuild_tail
 from kvproof.spec.cursor import cursor, window_left
 from kvproof.spec.indices import PADDING_SLOT, Page, Position, Slot
 from kvproof.spec.pages import new_pages, page_ceil
@@ -110,10 +110,12 @@ class ReferenceEngine:
             raise RefusedError("no free request slot")
         reused: list[Page] = []
         if "never reuse" not in self.faults:
-            cached = self.tree.match(tokens[: match_limit(len(tokens), self.tail)])
-            matched = capped_match(
-                len(cached) * self.page_size, len(tokens), self.tail, self.page_size
-            )
+            total = len(tokens)
+            cached = self.tree.match(tokens[: match_limit(total, self.tail)])
+            matched = capped_match(len(cached) * self.page_size, total, self.tail, self.page_size)
+            if self.policy.replayed:
+                tail = rebuild_tail(matched, total, self.policy.replayed)
+                matched = capped_match(matched, total, tail, self.page_size)
             reused = cached[: matched // self.page_size]
         # The lock comes before the allocation: what is matched must not be evicted for it.
         state.lock = self.tree.lock(tokens, len(reused) * self.page_size)
@@ -170,9 +172,9 @@ class ReferenceEngine:
             full = swa = 0
         if not self.pool.would_have(pages, full=full, swa=swa):
             raise NoMemoryError(
-                f"{pages} pages are needed; {len(self.pool.free)} are free, {full} evictable"
+                f"{pages} pages are needed, {len(self.pool.free)} are free, {full} evictable"
                 + (
-                    f", in the SWA pool {len(self.pool.free_swa)} and {swa}"
+                    f"; in the SWA pool {len(self.pool.free_swa)} and {swa}"
                     if self.policy.paged_swa
                     else ""
                 )
@@ -421,7 +423,7 @@ class ReferenceEngine:
 class _PadsIntoLastSlot:
     """Fault: padded rows of a decode batch carry a slot that can be lent."""
 
-    rules: Forward
+    rules: RuleForward
     last_slot: int
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
@@ -446,15 +448,16 @@ def reference_player(geometry: Geometry, policy: Policy | None = None) -> Player
     engine = engine_type(geometry=geometry, policy=policy)
     if policy.paged_swa:
         return Player(engine, None)
-    forward: Forward = RuleForward(
+    rules = RuleForward(
         window=geometry.window,
         stride=engine.stride,
         verify_order=policy.verify_order,
         prefill_order=policy.prefill_order,
         decode_order=policy.decode_order,
     )
+    forward: Forward = FlooredForward(rules) if policy.floored_reads else rules
     if "pad into last slot" in policy.faults:
-        forward = _PadsIntoLastSlot(forward, geometry.slots)
+        forward = _PadsIntoLastSlot(rules, geometry.slots)
     if isinstance(engine, OverlapReferenceEngine):
         return OverlapPlayer(engine, forward)
     return Player(engine, forward)

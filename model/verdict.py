@@ -11,7 +11,9 @@ CacheInvariant: TypeAlias = Literal[
     "PADDING", "PROGRESS", "USEFUL", "REFINES",
 ]  # fmt: skip
 
-Invariant: TypeAlias = CacheInvariant | Literal["CURRENT"]
+ExactnessInvariant: TypeAlias = Literal["EXACT", "PURE", "NON-INTERFERENCE"]
+
+Invariant: TypeAlias = CacheInvariant | ExactnessInvariant | Literal["CURRENT"]
 
 Family: TypeAlias = Literal["cache", "translation"]
 """What a target plays: requests in a cache (`model.scenario`), or forwards (`model.forwards`)."""
@@ -51,45 +53,61 @@ TRANSLATION_INVARIANTS: dict[Invariant, str] = {
 }
 """What is asked of a target that plays forwards (`model.forwards`)."""
 
+EXACTNESS_INVARIANTS: dict[Invariant, str] = {
+    "EXACT": "what a request computes, through all layers, is what it would compute with an empty "
+    "cache",
+    "PURE": "the compressed rows of a page in the tree depend on its tokens alone",
+    "NON-INTERFERENCE": "what a request computes does not depend on what an earlier occupant left "
+    "in its slot",
+}
+"""What is asked of a cache when a stack of layers is named (`model.layers`). The releases promise
+none of it; see docs/exactness.md."""
+
 FAMILIES: dict[Family, dict[Invariant, str]] = {
     "cache": INVARIANTS, "translation": TRANSLATION_INVARIANTS,
 }  # fmt: skip
 """Invariants by family of operations, each in words."""
 
-IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS
+IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS | EXACTNESS_INVARIANTS
 
 CacheCause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
-    # WINDOW
-    "unmapped",
     # IN-FLIGHT
     "overwritten", "freed", "rewritten", "not-launched",
     # PARTITION
     "lent-twice", "double-free", "translated-free", "translated-foreign", "shared", "leak",
     "misaligned", "sizes",
-    # MAP
-    "not-injective", "mapped-free", "stale-entry", "reserved", "torn", "disagrees",
-    # LOCK
-    "unlocked", "window-unlocked", "tombstone-locked", "swa-lock-count", "lock-count", "lock-order",
-    # CURSOR
-    "too-far", "went-back", "not-given-back",
     # PADDING
     "padding-escapes", "request-in-padding",
-    # PROGRESS
-    "empty-step", "refused", "hoarded",
     # USEFUL
     "no-reuse",
     # REFINES
     "row", "window", "match", "uncomputed", "payload", "assumption", "own-check",
 ]  # fmt: skip
 
+SwaCause: TypeAlias = Literal[
+    # WINDOW, MAP
+    "unmapped", "not-injective", "mapped-free", "stale-entry", "reserved", "torn", "disagrees",
+    # LOCK
+    "unlocked", "window-unlocked", "tombstone-locked", "swa-lock-count", "lock-count", "lock-order",
+    # CURSOR
+    "too-far", "went-back", "not-given-back",
+    # PROGRESS
+    "empty-step", "refused", "hoarded",
+]  # fmt: skip
+"""Of `NEEDS_SWA`, beside those of `CacheCause` that occur there too."""
+
 TranslationCause: TypeAlias = Literal[
     "missing", "untranslated", "foreign", "stale", "padding", "wrong-length", "wrong-dtype",
     "changed-after-plan",
 ]  # fmt: skip
 
-Cause: TypeAlias = CacheCause | TranslationCause
+ExactnessCause: TypeAlias = Literal[
+    "stale-window", "compressed-row", "inherited-page", "oracles-differ"
+]
+
+Cause: TypeAlias = CacheCause | SwaCause | TranslationCause | ExactnessCause
 
 CAUSES: dict[Cause, str] = {
     "other-request": "the row holds what another request wrote, for another position or prefix",
@@ -152,6 +170,17 @@ TRANSLATION_CAUSES: dict[Cause, str] = {
     "the cached translation cannot see: a condition of its contract (theorem T3)",
 }
 """Why CURRENT is broken, worst first."""
+
+EXACTNESS_CAUSES: dict[Cause, str] = {
+    "stale-window": "keys in the window are not the request's own, or come from states that saw "
+    "such keys: a longer tail would heal it",
+    "compressed-row": "compressed rows of the request's own were made of such states, and every "
+    "later query reads them: no tail heals it",
+    "inherited-page": "the tree gave compressed rows that another request made of such states",
+    "oracles-differ": "the floats of a run on the real kernels and the taint of its log do not "
+    "agree: a defect of kvproof",
+}
+"""Why an output departs from a cold run: the shortest way that leads there."""
 
 Status: TypeAlias = Literal["holds", "violated", "unknown", "skipped", "engine error"]
 
@@ -216,6 +245,30 @@ class StaleRead(msgspec.Struct, frozen=True, kw_only=True):
     ring: tuple[RingCell, ...]
 
 
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """How one occupancy departs from a run with an empty cache, as far as is known.
+
+    Attributes:
+        layer: the first one, from 1, whose states depart.
+        position: the first one there.
+        last: last position with a state that departs, in any layer.
+        states: how many do, by layer.
+        pages: pages that it published and whose compressed rows depart.
+        heirs: later requests that reuse one of them.
+    """
+
+    request: str
+    occupancy: int
+    slot: int
+    matched_len: int
+    layer: int
+    position: int
+    last: int
+    states: tuple[int, ...]
+    pages: int
+    heirs: tuple[str, ...]
+
+
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One broken invariant: the sentence, and the facts behind it."""
 
@@ -224,6 +277,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     sentence: str
     evidence: StaleRead | None = None
+    departure: Departure | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def name(self) -> str:
@@ -247,7 +301,9 @@ SEVERITY: dict[tuple[Invariant, Cause], int] = {
     for rank, broken in enumerate(
         (invariant, cause)
         for invariants, causes in (
-            (INVARIANTS, CAUSES), (TRANSLATION_INVARIANTS, TRANSLATION_CAUSES),
+            (INVARIANTS, CAUSES),
+            (TRANSLATION_INVARIANTS, TRANSLATION_CAUSES),
+            (EXACTNESS_INVARIANTS, EXACTNESS_CAUSES),
         )
         for invariant in invariants
         for cause in causes

@@ -207,6 +207,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "cursor into the tree", cursor.cursor, "maximum(evicted, protected)", "evicted"
     ),
     _mutant(
+        "window given up early", cursor.window_left, "- window + 1", "- window + 2"
+    ),
+    _mutant(
+        "recovery takes a reader's page", radix.recovered_page,
+        "select(locked, cached_page, offered)", "offered",
+    ),
+    _mutant(
         "insert replaces", radix.kept_page, "select(cached, cached_page, offered)", "offered"
     ),
     _mutant(

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from kvproof.model.files import renew
 from kvproof.proofs.prove import TheoremResult
 
 BEGIN = "<!-- theorems: made by `kvproof prove --table`, do not edit -->"
 END = "<!-- end of theorems -->"
-
-
-class NoMarkersError(ValueError):
-    """The document has no place for the table."""
 
 
 def markdown(results: Iterable[TheoremResult]) -> str:
@@ -30,12 +27,4 @@ def update(document: Path, results: Iterable[TheoremResult]) -> bool:
     Raises:
         NoMarkersError: the document has no markers.
     """
-    text = document.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise NoMarkersError(f"{document} lacks the lines {BEGIN!r} and {END!r}")
-    new = f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}"
-    if new != text:
-        document.write_text(new, encoding="utf-8")
-    return new != text
+    return renew(document, begin=BEGIN, end=END, table=markdown(results))

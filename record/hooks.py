@@ -324,11 +324,14 @@ class Instrumentation:
                 "a request holds a slot that it was not seen to get (a streaming session, or a "
                 "prefill on another server)"
             )
-        matched = self._matched(req)
+        try:
+            matched, end = self._matched(req), self._extend_end(req)
+        except AttributeError as missing:
+            raise CannotFollowError(f"this release is not followed: {missing}") from missing
         return Extend(
             request=request,
             start=matched if isinstance(matched, int) else len(matched),
-            end=self._extend_end(req),
+            end=end,
             total=len(req.origin_input_ids) + len(req.output_ids),
         )
 

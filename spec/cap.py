@@ -90,3 +90,20 @@ def capped_bigram_match(
     """
     entries = maximum(0, match_limit(prompt_len, reprefill_tail) - 1)
     return page_floor(minimum(cached_len, entries), page_size)
+
+
+def rebuild_tail(match_len: int, prompt_len: int, replayed: int) -> int:
+    """CAP-8. What a rebuild holds back: all that is new, and the tokens that it replays before it.
+
+    A rebuild reads the compressed rows of the whole match and recomputes the sliding-window keys of
+    its last ``replayed`` tokens. No release does so.
+
+    Args:
+        match_len: what may be matched without any of that.
+        prompt_len: tokens of the prompt.
+        replayed: tokens of the match that are computed again; see `exact.exact_decode_tail`.
+
+    pre: 0 <= match_len <= prompt_len and replayed >= 0
+    post: __return__ >= replayed
+    """
+    return prompt_len - match_len + replayed

@@ -36,8 +36,6 @@ def new_pages(allocated: int, end: int, page_size: int) -> int:
     ``alloc_extend``, ``alloc_decode``.
 
     pre: 0 <= allocated <= end and page_size >= 1
-    post: __return__ >= 0 and __return__ % page_size == 0
-    post: page_ceil(allocated, page_size) + __return__ == page_ceil(end, page_size)
     """
     return page_ceil(end, page_size) - page_ceil(allocated, page_size)
 

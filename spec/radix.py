@@ -10,7 +10,6 @@ Source: ``SWARadixCache`` and ``UnifiedRadixCache``, ``match_prefix``, ``insert`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from kvproof.spec.indices import Page
@@ -26,19 +25,16 @@ _PAIR_BITS = 64
 
 
 def key_entries(tokens: Sequence[int], *, bigram: bool) -> Sequence[int]:
-    """RADIX-9. Entries of a key: its tokens, or with bigram keys (EAGLE) each pair of neighbours.
+    """RADIX-11. Entries of a key: its tokens, or with bigram keys (EAGLE) each pair of neighbours.
 
     A pair is one integer, so that a prefix of entries is a prefix like any other. The location of
     an entry is that of its first token.
 
     Source: ``RadixKey`` with ``is_bigram``.
-
-    pre: all(0 <= token < 2**63 for token in tokens)
-    post: len(__return__) == (max(0, len(tokens) - 1) if bigram else len(tokens))
     """
     if not bigram:
         return tokens
-    return [first << _PAIR_BITS | second for first, second in pairwise(tokens)]
+    return [tokens[at - 1] << _PAIR_BITS | tokens[at] for at in range(1, len(tokens))]
 
 
 def page_prefixes(tokens: Sequence[int], page_size: int) -> list[Prefix]:

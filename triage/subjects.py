@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvproof.fuzz.constructions import REGISTRY
-from kvproof.fuzz.drivers.wire import Backend
+from kvproof.fuzz.drivers.wire import Backend, Layering
 from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import RECORDED, EngineError, Fact, Started
@@ -56,9 +56,10 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineSubject:
-    """A target of the store."""
+    """A target of the store, with layers to run on its kernels or without."""
 
     target: Target
+    layering: Layering | None = None
 
     @property
     def name(self) -> str:
@@ -72,7 +73,7 @@ class EngineSubject:
 
     def process(self) -> Process:
         """A process of the engine."""
-        return self.target.process()
+        return self.target.process(layering=self.layering)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def find_subjects(
     *,
     started: Started | None = None,
     family: Family = "cache",
+    layering: Layering | None = None,
 ) -> tuple[Subject, ...]:
     """Targets by name, as `find_targets` takes them, or ``model``.
 
@@ -127,6 +129,7 @@ def find_subjects(
         store: where engines are.
         started: how a log begins, if there is one. The model then has its cap.
         family: of what is to be played.
+        layering: layers to run on the kernels of a target; the model has none.
 
     Raises:
         EngineError: an engine is not installed.
@@ -141,7 +144,7 @@ def find_subjects(
             found.append(ModelSubject(Policy() if started is None else _policy_of(started)))
         else:
             targets = find_targets([name] if name else [], store, family=family)
-            found += [EngineSubject(target) for target in targets]
+            found += [EngineSubject(target, layering) for target in targets]
     return tuple(dict.fromkeys(found))
 
 

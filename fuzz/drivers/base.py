@@ -77,7 +77,13 @@ class ReleaseEngine:
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
     def __init__(
-        self, *, geometry: Geometry, construction: str, backend: str, rows_short: int = 0
+        self,
+        *,
+        geometry: Geometry,
+        construction: str,
+        backend: str,
+        rows_short: int = 0,
+        held_back: int | None = None,
     ) -> None:
         offered = BY_FAMILY[engine_family().name]
         if construction not in offered:
@@ -104,6 +110,8 @@ class ReleaseEngine:
         self.kv_pool = self._make_kv_pool(rows_short)
         self.allocator = self._make_allocator()
         self.tree = self._make_tree()
+        if held_back is not None:
+            self._hold_back(held_back)
         self.waiting: dict[str, Any] = {}
         self.held: dict[str, Any] = {}
         self.chunked: Any = None
@@ -293,6 +301,12 @@ class ReleaseEngine:
         """What the tree's own method holds back; 0 where it has none."""
         method = getattr(self.tree, "swa_reprefill_tail_tokens", None)
         return int(method()) if method is not None else 0
+
+    def _hold_back(self, tokens: int) -> None:
+        """Another policy through the release's own cap."""
+        if not hasattr(self.tree, "swa_reprefill_tail_tokens"):
+            raise ValueError(f"{sglang.__version__} has no cap, so it can hold nothing back")
+        self.tree.swa_reprefill_tail_tokens = lambda *_, **__: tokens
 
     def _tombstones_gate(self) -> bool:
         """Whether a released SWA page ends a match."""

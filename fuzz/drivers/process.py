@@ -127,7 +127,12 @@ class EngineProcess:
         return greeting
 
     def play(
-        self, scenario: Scenario, *, timeout: float, backend: Backend | None = None
+        self,
+        scenario: Scenario,
+        *,
+        timeout: float,
+        backend: Backend | None = None,
+        snapshots: bool = True,
     ) -> list[Fact]:
         """Play one scenario on a fresh engine.
 
@@ -136,6 +141,7 @@ class EngineProcess:
             backend: who names the ring rows; by default the real kernels, where this process
                 runs them.
             timeout: seconds for the whole scenario; the engine's import is not part of it.
+            snapshots: see `wire.Play`.
 
         Returns:
             The log. It ends with `Ended`, or with the `EngineError` that ended it early.
@@ -143,16 +149,21 @@ class EngineProcess:
         Raises:
             kernels.engines.errors.EngineError: the engine cannot be started.
         """
-        return list(self.stream(scenario, timeout=timeout, backend=backend))
+        return list(self.stream(scenario, timeout=timeout, backend=backend, snapshots=snapshots))
 
     def stream(
-        self, scenario: Scenario, *, timeout: float, backend: Backend | None = None
+        self,
+        scenario: Scenario,
+        *,
+        timeout: float,
+        backend: Backend | None = None,
+        snapshots: bool = True,
     ) -> Iterator[Fact]:
         """`play`, fact by fact as they come, for a log that is too long to hold."""
         self.start()
         deadline = time.monotonic() + timeout
         try:
-            order = Play(scenario=scenario, backend=backend or self.backend)
+            order = Play(scenario=scenario, backend=backend or self.backend, snapshots=snapshots)
             self._send(msgspec.json.encode(order) + b"\n")
             while True:
                 fact = self._fact(deadline, timeout)

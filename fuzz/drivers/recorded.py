@@ -17,6 +17,7 @@ from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine
 from kvproof.model.facts import Pools
+from kvproof.model.player import Player
 from kvproof.model.scenario import Scenario, decode_scenario, encode_scenario
 from kvproof.record.hooks import Instrumentation
 from kvproof.record.locs import Level
@@ -76,6 +77,7 @@ def main(folder: Path, level: Level) -> None:
     recorder = Instrumentation(shims.engine_family(), folder=folder, level=level)
     recorder.install()
     player = build(Play(scenario=scenario, backend="none"))
+    assert isinstance(player, Player)
     player.engine = Unwatched(player.engine)
     for _ in player.play(scenario):
         pass

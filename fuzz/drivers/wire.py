@@ -18,6 +18,22 @@ Backend: TypeAlias = Literal["none", "rules"] | KernelBackend
 """Who names the ring rows: nobody, the specification's arithmetic, the real kernels there."""
 
 
+class Layering(msgspec.Struct, frozen=True, kw_only=True):
+    """A stack of layers to run on the real kernels.
+
+    Attributes:
+        ratios: one a layer, 0 for a layer without compressed rows; see `model.layers.Stack`.
+        heads: query heads.
+        dim: width of a key; at least 32 where a decode's keys are split.
+        seed: of the weights.
+    """
+
+    ratios: tuple[int, ...]
+    heads: int = 2
+    dim: int = 32
+    seed: int = 0
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How an engine's process plays scenarios.
 
@@ -27,6 +43,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
         kernels: where the real kernels run; a process has one such place.
         rows_short: rows that each ring has less than the release gives it: a seeded fault.
+        held_back: what the tree's own `swa_reprefill_tail_tokens` is made to return: another
+            policy through the release's own cap; None to leave it alone.
+        layering: layers to run behind the ring; None for the rows of a single one alone.
     """
 
     construction: str = "registry"
@@ -34,13 +53,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allocator_twins: bool = True
     kernels: KernelBackend = "interpreter"
     rows_short: int = 0
+    held_back: int | None = None
+    layering: Layering | None = None
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario to play on a fresh engine, and who names its ring rows."""
+    """One scenario to play on a fresh engine.
+
+    Attributes:
+        backend: who names its ring rows.
+        snapshots: whether pools and tree are part of the log; with large ones they are most of it.
+    """
 
     scenario: Scenario
     backend: Backend
+    snapshots: bool = True
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

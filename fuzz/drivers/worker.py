@@ -10,15 +10,23 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import PurePath
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import msgspec
 
 from kvproof.fuzz.constructions import BY_FAMILY, has_ring
-from kvproof.fuzz.drivers.wire import Backend, Options, Play, Ready, Unusable, play_decoder
+from kvproof.fuzz.drivers.wire import (
+    Backend,
+    Layering,
+    Options,
+    Play,
+    Ready,
+    Unusable,
+    play_decoder,
+)
 from kvproof.kernels import backends
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import Family
@@ -31,8 +39,17 @@ from kvproof.model.forward import RuleForward
 from kvproof.model.forward_player import ForwardPlayer
 from kvproof.model.overlap import OverlapPlayer
 from kvproof.model.player import Forward, Player
+from kvproof.model.scenario import Geometry, Scenario
 
-Build = Callable[[Play], Player | ForwardPlayer]
+
+class Plays(Protocol):
+    """What gives the facts of a scenario: the player of a family of operations."""
+
+    def play(self, scenario: Scenario) -> Iterator[Fact]:
+        """Yield the facts as they happen."""
+
+
+Build = Callable[[Play], Plays]
 
 _ADAPTERS = {
     "0.5.12": "sglang_0_5_12",
@@ -144,6 +161,13 @@ def load(options: Options) -> tuple[Ready, Build]:
     # The scheduler runs without autograd.
     importlib.import_module("torch").set_grad_enabled(False)
     named = family.has_ring and rings
+    if options.layering is not None:
+        if not named:
+            raise SetupError(
+                "this engine has no ring, so there are no layers to run over it",
+                fix="choose a release with unified_kv, with the ROCm gate on",
+            )
+        return _ready(family, notes), _layered_builder(family, options, adapter, options.layering)
     forwards = _forwards(family, options.kernels) if named else {"none": lambda _engine: None}
     labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
@@ -156,9 +180,10 @@ def load(options: Options) -> tuple[Ready, Build]:
             construction=options.construction,
             backend=labels.get(backend, backend),
             rows_short=options.rows_short,
+            held_back=options.held_back,
         )
         player = OverlapPlayer if geometry.overlap else Player
-        return player(engine=engine, forward=forwards[backend](engine))
+        return player(engine=engine, forward=forwards[backend](engine), snapshots=order.snapshots)
 
     return _ready(family, notes), build
 
@@ -190,6 +215,48 @@ def _forward_builder(construction: str) -> Build:
         # The index kernels run in the interpreter whatever the order says: there is no other way.
         engine = adapter(geometry=geometry, construction=construction, backend="interpreter")
         return ForwardPlayer(engine, geometry)
+
+    return build
+
+
+def _layered_builder(family: Family, options: Options, adapter: Any, layering: Layering) -> Build:
+    """What makes the player that runs a stack of layers, on the real kernels or by the rules."""
+    from kvproof.fuzz.drivers.forward import KernelForward
+    from kvproof.fuzz.drivers.layered import LayeredForward, LayeredPlayer
+    from kvproof.kernels.exact_model import ExactModel
+    from kvproof.kernels.launch import Ring
+    from kvproof.kernels.layer import LayerKernels, LayerLaunches, LayerRules
+
+    kernels = LayerKernels.of_family(family)
+    rules = LayerRules(verify_order=family.verify_order)
+    model = ExactModel.seeded(
+        layering.seed, layers=len(layering.ratios), heads=layering.heads, dim=layering.dim,
+        device=backends.device(options.kernels),
+    )  # fmt: skip
+    label = backends.label(options.kernels)
+
+    def by_kernels(ring: Ring) -> Forward:
+        return KernelForward(kernels=kernels.ring, ring=ring)
+
+    def by_rules(ring: Ring) -> Forward:
+        return RuleForward(window=ring.window, stride=ring.stride, verify_order=family.verify_order)
+
+    def build(order: Play) -> LayeredPlayer:
+        launches: LayerLaunches = rules if order.backend == "rules" else kernels
+        follow = by_rules if order.backend == "rules" else by_kernels
+
+        def make(geometry: Geometry) -> tuple[Any, LayeredForward]:
+            engine = adapter(
+                geometry=geometry,
+                construction=options.construction,
+                backend="rules" if order.backend == "rules" else label,
+            )
+            return engine, LayeredForward(
+                engine=engine, launches=launches, follow=follow, model=model,
+                ratios=layering.ratios,
+            )  # fmt: skip
+
+        return LayeredPlayer(make=make, ratios=layering.ratios)
 
     return build
 

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import settings
 
 from kvproof.fuzz.campaign import Campaign, Listener, TargetResult
+from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.profiles import PROFILES, Profile, register_profiles
-from kvproof.fuzz.targets import REGISTRY, Target, find_targets
+from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.backends import KERNEL_BACKENDS, KernelBackend, missing
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore

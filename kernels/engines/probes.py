@@ -6,6 +6,7 @@ it knows one, `NotApplicableError` where the question does not arise, and anythi
 
 from __future__ import annotations
 
+import pkgutil
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,6 +85,26 @@ def _part(role: str) -> Callable[[Path], str]:
         return f"{found.__module__}.{getattr(found, '__qualname__', found.__name__)}"
 
     return run
+
+
+def _recorder(root: Path) -> str:
+    """Whether every method is there that the recorder listens to."""
+    family = family_of(root)
+    if not family.methods:
+        raise NotApplicableError("the recorder does not follow this release")
+    places = [place for places in family.methods.values() for place in places]
+    missing = []
+    for place in places:
+        owner, _, name = place.rpartition(".")
+        # It is wrapped where it is defined, so an inherited one will not do.
+        if name not in vars(pkgutil.resolve_name(owner)):
+            missing.append(place.partition(":")[2])
+    if missing:
+        raise NotWorkingError(
+            f"not there: {', '.join(missing)}",
+            next_step="correct Family.methods in kernels/catalogue.py for this release",
+        )
+    return f"{len(places)} methods to listen to"
 
 
 def _of_ring(run: Callable[[Path], str]) -> Callable[[Path], str]:
@@ -198,6 +219,7 @@ PROBES = (
     Probe(name="layout", run=_layout, gate="none"),
     Probe(name="import", run=_origin),
     *(Probe(name=role, run=_part(role)) for role in _ROLES),
+    Probe(name="recorder", run=_recorder),
     Probe(name="gate on", run=_of_ring(_gate(wanted=True))),
     Probe(name="scatter kernel", run=_of_ring(_scatter)),
     Probe(name="decode index kernel", run=_of_ring(_decode_indices)),

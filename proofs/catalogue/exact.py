@@ -231,7 +231,7 @@ def _floored_decode(found: Values) -> Replay:
         ),
         policy=Policy(reprefill_tail=0),
         breaks="NON-INTERFERENCE",
-        stack=Stack(layers=1, reading="floored reads"),
+        stack=Stack.of(layers=1, reading="floored reads"),
         why_not_engines="no release leaves rows below the match out",
     )
 
@@ -251,7 +251,7 @@ def _floored_inexact(found: Values) -> Replay:
         scenario=hit(window=found["W"], page_size=1, matched_len=found["m"], tail=1),
         policy=Policy(reprefill_tail=0),
         breaks="EXACT",
-        stack=Stack(layers=1, reading="floored reads"),
+        stack=Stack.of(layers=1, reading="floored reads"),
         why_not_engines="no release leaves rows below the match out",
     )
 
@@ -363,7 +363,7 @@ def _inexact_logits(found: Values) -> Replay:
         scenario=hit(window=found["W"], page_size=1, matched_len=found["m"], tail=found["tail"]),
         policy=Policy(reprefill_tail=0),
         breaks="EXACT",
-        stack=Stack(layers=found["L"]),
+        stack=Stack.of(layers=found["L"]),
         releases=UNCAPPED,
     )
 
@@ -387,7 +387,7 @@ def _inexact_decode(found: Values) -> Replay:
         ),
         policy=Policy(reprefill_tail=0),
         breaks="EXACT",
-        stack=Stack(layers=found["L"]),
+        stack=Stack.of(layers=found["L"]),
         releases=UNCAPPED,
     )
 
@@ -402,7 +402,7 @@ def _brute_force() -> tuple[int, str | None]:
                 scenario = hit(
                     window=window, page_size=1, matched_len=3, tail=tail, then=(Decode(),)
                 )
-                broken = _judged(scenario, Policy(reprefill_tail=0), Stack(layers=layers)).broken
+                broken = _judged(scenario, Policy(reprefill_tail=0), Stack.of(layers=layers)).broken
                 logits = any(b.invariant == "EXACT" and b.step == 7 for b in broken)
                 decode = any(b.invariant == "EXACT" and b.step == 8 for b in broken)
                 if logits == (tail >= exact_logits_tail(layers, window)) or decode == (
@@ -460,7 +460,7 @@ def _any_ratio() -> Claim:
 
 def _exact_before_the_row(found: Values) -> Check:
     window, layers, ratio, tail = (found[name] for name in ("W", "L", "ratio", "T"))
-    stack = Stack(layers=layers, compressed=frozenset({2}), ratio=ratio)
+    stack = Stack.of(layers=layers, compressed=frozenset({2}), ratio=ratio)
     scenario = hit(window=window, page_size=ratio, matched_len=ratio, tail=tail)
     broken = [b for b in _judged(scenario, Policy(reprefill_tail=0), stack).broken if b.step == 7]
     return Check(
@@ -488,7 +488,7 @@ def _never_heals(found: Values) -> Replay:
         ),
         policy=Policy(reprefill_tail=0),
         breaks="EXACT",
-        stack=Stack(
+        stack=Stack.of(
             layers=found["L"], compressed=frozenset({found["layer"]}), ratio=found["ratio"]
         ),
         releases=UNCAPPED,
@@ -538,7 +538,7 @@ def _rebuild_run(found: Values) -> Replay:
         scenario=scenario,
         policy=Policy(reprefill_tail=cached + 1 - start),
         breaks="EXACT",
-        stack=Stack(
+        stack=Stack.of(
             layers=found["L"], compressed=frozenset(range(1, found["L"] + 1)), reading="rebuild"
         ),
         why_not_engines="no release rebuilds",
@@ -558,7 +558,9 @@ def _rebuild_pages() -> Claim:
 def _rebuild_brute_force() -> tuple[int, str | None]:
     cases = 0
     for layers in range(1, 4):
-        stack = Stack(layers=layers, compressed=frozenset(range(1, layers + 1)), reading="rebuild")
+        stack = Stack.of(
+            layers=layers, compressed=frozenset(range(1, layers + 1)), reading="rebuild"
+        )
         for window in range(1, 5):
             need = exact_decode_tail(layers, window)
             for replayed in range(need + 3):
@@ -584,7 +586,7 @@ def _published_page_pure() -> Claim:
     )
 
 
-X6_STACK = Stack(layers=2, compressed=frozenset({2}))
+X6_STACK = Stack.of(layers=2, compressed=frozenset({2}))
 
 
 def tainted_page(window: int, page_size: int, *, slots: int = 3) -> Scenario:

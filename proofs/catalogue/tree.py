@@ -37,8 +37,8 @@ from kvproof.proofs.theorem import (
     Theorem,
     Values,
 )
-from kvproof.spec.cursor import cursor, cursor_margin
-from kvproof.spec.indices import FullLoc, Occupancy, Page
+from kvproof.spec.cursor import cursor, cursor_margin, window_left
+from kvproof.spec.indices import FullLoc, Occupancy, Page, Position
 from kvproof.spec.pages import page_floor
 from kvproof.spec.radix import (
     ROOT,
@@ -49,11 +49,13 @@ from kvproof.spec.radix import (
     kept_page,
     locked_from,
     page_prefixes,
+    recovered_page,
     window_match,
 )
 from kvproof.spec.schedule import next_occupancy
 from kvproof.spec.terms import maximum, minimum
 from kvproof.spec.translate import RESERVED_LOC, swa_loc
+from kvproof.spec.window import window_start
 
 W, P = z3.Ints("W P")
 _sizes = (W >= 1, P >= 1)
@@ -259,6 +261,15 @@ def _held_window_stays() -> Claim:
     )
 
 
+def _no_later_window() -> Claim:
+    """CURSOR-3: whoever gives a window up early sees the tree's part of its prefix no more."""
+    protected, query = z3.Ints("protected query")
+    return Claim(
+        given=(W >= 1, LEN >= 0, protected >= 0, window_left(LEN, protected, W), query >= LEN),
+        then=window_start(Position(query), W) >= protected,
+    )
+
+
 def _lock_undone() -> Claim:
     page = _locks()
     on_path, in_window = z3.Bools("on_path in_window")
@@ -296,6 +307,16 @@ def _owner_claim(after: Callable[[Owners], Owners], taken_from: str) -> Callable
         )
 
     return claim
+
+
+def _recovery_keeps_one() -> Claim:
+    """RADIX-10: one of both pages stays, the other has an owner to go to, no reader's goes."""
+    held, cached, offered = z3.Bool("held"), z3.Int("cached"), z3.Int("offered")
+    kept = recovered_page(held, Page(cached), Page(offered))
+    return Claim(
+        given=(cached != offered,),
+        then=z3.And(z3.Or(kept == cached, kept == offered), z3.Implies(held, kept == cached)),
+    )
 
 
 def _all_idle() -> Claim:
@@ -616,9 +637,13 @@ THEOREMS: tuple[Theorem, ...] = (
             Obligation(name="consecution: recovery", claim=_lock_claim(recovered)),
             Obligation(name="safety: order of the counts", claim=_ordered),
             Obligation(name="safety: a held window stays", claim=_held_window_stays),
+            Obligation(name="safety: no query sees a window given up", claim=_no_later_window),
             Obligation(name="a release undoes its acquire", claim=_lock_undone),
         ),
-        mutants=("release forgets the window", "tombstone under a lock", "eviction under a lock"),
+        mutants=(
+            "release forgets the window", "tombstone under a lock", "eviction under a lock",
+            "window given up early",
+        ),
         witness=lambda: (_lock_invariant(_locks(), BOTH, PATH), BOTH >= 2, PATH >= 1),
         source="inc_lock_ref, dec_lock_ref, dec_swa_lock_only",
     ),
@@ -641,9 +666,10 @@ THEOREMS: tuple[Theorem, ...] = (
             ),
             Obligation(name="consecution: give back", claim=_owner_claim(discarded, "private")),
             Obligation(name="consecution: evict", claim=_owner_claim(evicted, "tree")),
+            Obligation(name="safety: a recovery keeps one page", claim=_recovery_keeps_one),
             Obligation(name="safety: all idle", claim=_all_idle),
         ),
-        mutants=("duplicate leaks", "eviction frees twice"),
+        mutants=("duplicate leaks", "eviction frees twice", "recovery takes a reader's page"),
         witness=lambda: (_one_owner(_owners(), z3.IntVal(7)), _owners().private >= 2),
         source="check_memory of the scheduler",
     ),

@@ -72,9 +72,11 @@ MANIFEST = json.dumps(
         "kvproof": "0.1.0", "sources": "ab12", "python": "3.11.7", "platform": "Linux",
         "processors": 2, "packages": {"torch": "2.13.0"}, "requirements": "cd34",
         "environment": {}, "command": ["kvproof", "fuzz"], "seed": 0,
-        "profile": {"sequences": 3, "kernel_share": 8, "play_timeout": 20.0},
+        "profile": {"sequences": 3, "kernel_share": 8, "play_timeout": 20.0, "history": 0,
+                    "swarm": True},
         "sizes": {"windows": [4], "page_sizes": [2], "slots": [1], "pool_tokens": [64],
-                  "draft_tokens": [1], "overlaps": [0, 0, 1], "page_holds_window": False},
+                  "draft_tokens": [1], "overlaps": [0, 0, 1], "overlapped_drafts": False,
+                  "no_overlap": "", "page_holds_window": False, "swa_shares": []},
         "time_limit": None, "redacted": False, "targets": ["sglang-0.5.15:registry"],
         "engines": [{"name": "sglang-0.5.15", "version": "0.5.15", "sha256": None}],
     }

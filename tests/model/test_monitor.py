@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from kvproof.model.facts import (
     Admitted,
@@ -39,8 +40,11 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
 )
+from kvproof.model.snapshot import cached_len, last_cached_page
 from kvproof.model.verdict import (
     CAUSES,
+    EXACTNESS_CAUSES,
+    EXACTNESS_INVARIANTS,
     INVARIANTS,
     SEVERITY,
     TRANSLATION_CAUSES,
@@ -50,7 +54,9 @@ from kvproof.model.verdict import (
 )
 from kvproof.model.witness import (
     CAP_WITNESS,
+    DRAFT_WITNESSES,
     OVERLAP_WITNESSES,
+    SWA_WITNESSES,
     WITNESSES,
     CacheWitness,
     Witness,
@@ -291,6 +297,7 @@ def test_the_first_of_several_breaks_is_kept_and_all_are_counted() -> None:
 def test_severity_follows_the_ladder_then_the_causes() -> None:
     pairs = [(invariant, cause) for invariant in INVARIANTS for cause in CAUSES]
     pairs += [(i, cause) for i in TRANSLATION_INVARIANTS for cause in TRANSLATION_CAUSES]
+    pairs += [(i, cause) for i in EXACTNESS_INVARIANTS for cause in EXACTNESS_CAUSES]
     assert sorted(SEVERITY, key=SEVERITY.__getitem__) == pairs
 
 
@@ -373,6 +380,10 @@ REACHED: dict[Witness, list[Operation]] = {
     "chunk boundary in window": [*arrive("A", ("A", 6), chunk=3), Prefill(request="A")],
     "page evicted": [*come_and_go("A", ("A", 6)), Evict(tokens=1)],
     "padded row": [*arrive("A", ("A", 3)), Decode(pad=1)],
+    "verify": [*arrive("A", ("A", 3)), Verify(accepted=2)],
+    "draft rejected": [*arrive("A", ("A", 3)), Verify(accepted=1)],
+    "rejected row rewritten": [*arrive("A", ("A", 3)), Verify(accepted=1), Verify(accepted=1)],
+    "wrap inside a verify": [*arrive("A", ("A", 4)), Verify(accepted=1)],
 }
 
 MISSED: dict[Witness, list[Operation]] = {
@@ -386,24 +397,60 @@ MISSED: dict[Witness, list[Operation]] = {
     "chunk boundary in window": RECYCLED,
     "page evicted": [*come_and_go("A", ("A", 6)), Flush()],
     "padded row": [*arrive("A", ("A", 3)), Decode()],
+    "verify": [*arrive("A", ("A", 3)), Decode()],
+    "draft rejected": [*arrive("A", ("A", 3)), Verify(accepted=2)],
+    "rejected row rewritten": [*arrive("A", ("A", 3)), Verify(accepted=1), Finish(request="A")],
+    "wrap inside a verify": [*arrive("A", ("A", 3)), Verify(accepted=1)],
 }
+PLAYED = sorted({*get_args(CacheWitness)} - OVERLAP_WITNESSES.keys() - {"over-allocation released"})
+"""The model allocates nothing ahead. Those of overlap are in test_overlap.py."""
+
+DRAFTING = replace(SIZES, draft_tokens=2)
+
+
+def play_witness(witness: Witness, operations: Sequence[Operation]) -> list[Fact]:
+    return play(operations, DRAFTING if witness in DRAFT_WITNESSES else SIZES)
 
 
 def test_every_witness_is_known() -> None:
-    asked = WITNESSES.keys() | {CAP_WITNESS}
-    assert set(get_args(CacheWitness)) == asked | OVERLAP_WITNESSES.keys()
-    assert asked == REACHED.keys(), "those of overlap are in test_overlap.py"
-    assert REACHED.keys() == MISSED.keys()
+    known = WITNESSES.keys() | DRAFT_WITNESSES.keys() | {CAP_WITNESS}
+    played = known | SWA_WITNESSES.keys()
+    assert set(get_args(CacheWitness)) == played | OVERLAP_WITNESSES.keys()
+    assert REACHED.keys() == MISSED.keys() == set(PLAYED)
 
 
-@pytest.mark.parametrize("witness", REACHED)
+@pytest.mark.parametrize("witness", PLAYED)
 def test_witness_is_reached(witness: Witness) -> None:
-    assert check(play(REACHED[witness])).witnesses[witness] > 0
+    assert check(play_witness(witness, REACHED[witness])).witnesses[witness] > 0
 
 
-@pytest.mark.parametrize("witness", REACHED)
+@pytest.mark.parametrize("witness", PLAYED)
 def test_witness_is_not_counted_for_what_only_resembles_it(witness: Witness) -> None:
-    assert check(play(MISSED[witness])).witnesses[witness] == 0
+    assert check(play_witness(witness, MISSED[witness])).witnesses[witness] == 0
+
+
+def test_over_allocation_is_seen_as_it_is_released() -> None:
+    """What the engines reserve for the next drafts: two locations more than were computed."""
+    log = play(come_and_go("A", ("A", 4)))
+    assert check(log).witnesses["over-allocation released"] == 0
+    held = [at for at, fact in enumerate(log) if isinstance(fact, Pools) and fact.holdings][-1]
+    pools = log[held]
+    assert isinstance(pools, Pools)
+    [holding] = pools.holdings
+    ahead = replace(holding, locs=(*holding.locs, *pools.free[:2]))
+    log[held] = replace(pools, holdings=(ahead,), free=pools.free[2:])
+    assert check(log).witnesses["over-allocation released"] == 1
+
+
+def test_bigram_keys_match_by_pairs() -> None:
+    """Two edges with the same first tokens differ in the token after them, which is in the key."""
+    edge = Node(parent=-1, tokens=(1, 2, 3), locs=(1, 2))
+    pools = Pools(free=(), free_slots=(), nodes=(edge,), holdings=(), counters={})
+    for prompt, cached in (((1, 2, 3), 2), ((1, 2, 4), 1), ((1, 2), 1), ((1,), 0)):
+        found = cached_len(pools, prompt, SIZES, tombstones_gate=True, bigram_keys=True)
+        assert found == cached
+    assert last_cached_page(pools, (1, 2, 3, 4), 1, bigram_keys=True) == 2
+    assert last_cached_page(pools, (1, 2, 4), 1, bigram_keys=True) == 1
 
 
 def test_without_a_cap_none_binds_though_it_would() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvproof.model.facts import Holding, Node, Pools
-from kvproof.model.partition import partition_breaks
+from kvproof.model.partition import _page_breaks, _pages_in_place, partition_breaks
 from kvproof.model.scenario import Geometry
 from kvproof.model.verdict import Cause
 
@@ -145,3 +147,38 @@ def test_what_no_one_locks_is_evictable() -> None:
     nodes = (SOUND.nodes[0], msgspec.structs.replace(SOUND.nodes[1], full_lock=0))
     counters = {"available": 12, "evictable": 4, "protected": 4}
     assert causes(nodes=nodes, counters=counters) == []
+
+
+PAGES = st.lists(st.integers(0, 4), max_size=4, unique=True)
+
+
+def in_pages(pages: list[int], *, size: int, cut: int, moved: int) -> tuple[int, ...]:
+    locs = [page * size + place for page in pages for place in range(size)]
+    locs = locs[: len(locs) - cut]
+    return tuple(loc + (at == moved) for at, loc in enumerate(locs))
+
+
+@given(
+    size=st.integers(1, 3), free=PAGES, node=PAGES, held=PAGES, protected=st.integers(0, 6),
+    cut=st.integers(0, 2), moved=st.integers(-20, 12),
+)  # fmt: skip
+def test_what_is_taken_for_sound_at_a_glance_is_sound(
+    size: int, free: list[int], node: list[int], held: list[int], protected: int, cut: int,
+    moved: int,
+) -> None:  # fmt: skip
+    locs = in_pages(node, size=size, cut=0, moved=-1)
+    pools = Pools(
+        free=tuple(free),
+        free_slots=(),
+        nodes=(Node(parent=-1, tokens=locs, locs=locs),) if locs else (),
+        holdings=(
+            Holding(
+                request="A", slot=1, protected_len=protected,
+                locs=in_pages(held, size=size, cut=cut, moved=moved),
+            ),
+        ),
+        counters={},
+    )  # fmt: skip
+    geometry = Geometry(window=1, page_size=size, slots=1, pool_tokens=3 * size)
+    if _pages_in_place(pools, geometry):
+        assert list(_page_breaks(pools, geometry)) == []

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvproof.fuzz.strategies import Sizes, arbitrary_scenarios, likely_scenarios
 from kvproof.model.facts import Ended, Skipped
-from kvproof.model.monitor import Monitor, check
-from kvproof.model.reference import Fault, Policy, reference_player
+from kvproof.model.monitor import check
+from kvproof.model.policy import Policy, RingFault
+from kvproof.model.reference import reference_player
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Invariant
 from kvproof.spec.schedule import SlotOrder
 from kvproof.spec.window import Order
+
+from .conftest import run, search
 
 # No more drafts than the window has positions: a verify on the prefill path needs that, see
 # test_fresh.py.
@@ -28,10 +30,6 @@ SLOT_ORDERS: tuple[SlotOrder, ...] = ("first in, first out", "last in, first out
 VERIFY_ORDERS: tuple[Order, ...] = ("write, then read", "read, then write")
 
 HOLD: set[Invariant] = {"FRESH-DECODE", "PARTITION", "PADDING", "USEFUL", "REFINES"}
-
-
-def run(scenario: Scenario, policy: Policy) -> Monitor:
-    return check(reference_player(scenario.geometry, policy).play(scenario))
 
 
 def broken(scenario: Scenario, policy: Policy) -> set[Invariant]:
@@ -92,22 +90,6 @@ WRONG: dict[str, Any] = {
 }
 
 
-def search(sizes: Sizes, condition: Callable[[Scenario], bool]) -> Scenario:
-    """A scenario that meets the condition; raises NoSuchExample if none comes up."""
-    return find(
-        likely_scenarios(sizes),
-        condition,
-        settings=settings(
-            max_examples=2000,
-            phases=[Phase.generate],
-            derandomize=True,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_policy_is_found(name: str) -> None:
     def is_broken(scenario: Scenario) -> bool:
@@ -131,7 +113,7 @@ def test_verify_with_a_short_stride_is_found(order: Order, stride: Any) -> None:
     search(Sizes(windows=(4, 5), draft_tokens=(3, 4)), is_broken)
 
 
-BELONGS: dict[Fault, Invariant] = {
+BELONGS: dict[RingFault, Invariant] = {
     "lend padding slot": "PADDING",
     "leak on abort": "PARTITION",
     "double free on finish": "PARTITION",
@@ -145,7 +127,7 @@ BELONGS: dict[Fault, Invariant] = {
 
 
 @pytest.mark.parametrize("fault", BELONGS)
-def test_fault_is_found_by_the_invariant_that_it_belongs_to(fault: Fault) -> None:
+def test_fault_is_found_by_the_invariant_that_it_belongs_to(fault: RingFault) -> None:
     policy = Policy(faults=frozenset({fault}))
     search(Sizes(), lambda scenario: BELONGS[fault] in broken(scenario, policy))
 

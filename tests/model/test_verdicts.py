@@ -15,8 +15,10 @@ import pytest
 
 from kvproof.model.facts import (
     Admitted,
+    Advanced,
     Allocated,
     Breached,
+    Complained,
     Completed,
     Ended,
     Fact,
@@ -31,7 +33,8 @@ from kvproof.model.facts import (
     Wrote,
 )
 from kvproof.model.monitor import check
-from kvproof.model.reference import Fault, Policy, reference_player
+from kvproof.model.policy import Fault, RingFault
+from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Abort,
     Decode,
@@ -47,10 +50,12 @@ from kvproof.model.scenario import (
 from kvproof.model.verdict import (
     CAUSES,
     INVARIANTS,
+    NEEDS_SWA,
     CacheCause,
     CacheInvariant,
     Cause,
     Invariant,
+    SwaCause,
 )
 
 PAGED = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
@@ -378,9 +383,10 @@ CASES = [
         rows=False,
     ),
     edited_pools("a slot is lost", "leak", lambda _: {"free_slots": (1,)}, cached),
-    edited_pools(
-        "a request reads a page as the tree's that is not in it", "leak",
-        lambda _: {"nodes": (), "counters": {}}, held,
+    edited(
+        "a request reads a page as the tree's that is not in it",
+        {("PARTITION", "leak"), ("LOCK", "unlocked")},
+        Pools, lambda _: {"nodes": (), "counters": {}}, held,
     ),
     edited_pools(
         "a request's token is not at its place in the page", "misaligned",
@@ -489,6 +495,16 @@ CASES = [
         "a row that was wiped", {("REFINES", "payload")},
         Read, lambda read: {"seen": (None, *read.seen[1:])}, with_payload,
     ),
+    edited(
+        "the tree answers for tokens that nobody has computed", {("REFINES", "uncomputed")},
+        Advanced, lambda _: {"computed_len": 12}, held,
+    ),
+    Case(
+        name="the engine's own check of its tree fails",
+        breaks={("REFINES", "own-check")},
+        log=lambda: [*clean()[:-1], Complained(message="1 lock is left"), clean()[-1]],
+        twin=clean,
+    ),
     Case(
         name="a launch that breaks what the proofs assume",
         breaks={("REFINES", "assumption")},
@@ -514,11 +530,15 @@ def test_clean_twin_breaks_nothing(case: Case) -> None:
 
 def test_every_cause_invariant_and_fault_has_a_case() -> None:
     breaks = {pair for case in CASES for pair in case.breaks}
-    assert {cause for _, cause in breaks} == set(CAUSES) == set(get_args(CacheCause))
+    causes = {cause for invariant, cause in breaks if invariant not in NEEDS_SWA}
+    assert causes == set(get_args(CacheCause))
+    assert set(CAUSES) == set(get_args(CacheCause)) | set(get_args(SwaCause))
     assert (
-        {invariant for invariant, _ in breaks} == set(INVARIANTS) == set(get_args(CacheInvariant))
+        {invariant for invariant, _ in breaks} | NEEDS_SWA
+        == set(INVARIANTS)
+        == set(get_args(CacheInvariant))
     )
-    assert {fault for case in CASES for fault in case.faults} == set(get_args(Fault))
+    assert {fault for case in CASES for fault in case.faults} == set(get_args(RingFault))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

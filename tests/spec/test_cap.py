@@ -1,4 +1,4 @@
-"""CAP-1 to CAP-6 against enumerated windows."""
+"""CAP-1 to CAP-8 against enumerated windows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kvproof.spec.cap import (
     decodes_fresh,
     first_token_fresh,
     match_limit,
+    rebuild_tail,
     reprefill_bound,
 )
 from kvproof.spec.indices import Position
@@ -113,3 +114,13 @@ def test_cap_7_is_cap_3_on_a_key_of_one_entry_less(
     entries = max(0, match_limit(prompt_len, tail) - 1)
     best = max(length for length in range(0, min(cached, entries) + 1, page))
     assert capped_bigram_match(cached, prompt_len, tail, page) == best
+
+
+@given(pages=st.integers(0, 20), new=st.integers(1, 60), replayed=lengths, page=page_sizes)
+def test_cap_8_replays_that_many_tokens_or_the_whole_match(
+    pages: int, new: int, replayed: int, page: int
+) -> None:
+    match = pages * page
+    start = capped_match(match, match + new, rebuild_tail(match, match + new, replayed), page)
+    assert match - start >= min(match, replayed)
+    assert match - start < replayed + page, "no page more than asked for"

@@ -1,13 +1,15 @@
-"""CURSOR-1 and CURSOR-2 against what the tree can match afterwards."""
+"""CURSOR-1 to CURSOR-3 against what the tree can match afterwards."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproof.spec.cursor import cursor, cursor_margin
+from kvproof.spec.cursor import cursor, cursor_margin, window_left
+from kvproof.spec.indices import Position
 from kvproof.spec.pages import page_floor
 from kvproof.spec.radix import window_match
+from kvproof.spec.window import decode_reads
 
 sizes = st.integers(1, 12)
 
@@ -46,3 +48,11 @@ def test_cursor_2_is_the_last_page_start_that_is_allowed(
         if start <= max(before, tree) or start <= length - margin
     ]
     assert cursor(before, tree, length, margin, page_size) == starts[-1]
+
+
+@given(length=st.integers(0, 60), protected=st.integers(0, 60), window=sizes)
+def test_cursor_3_is_whether_no_later_query_sees_the_prefix(
+    length: int, protected: int, window: int
+) -> None:
+    later = [decode_reads(Position(query), window)[0] for query in range(length, length + 30)]
+    assert window_left(length, protected, window) == all(first >= protected for first in later)

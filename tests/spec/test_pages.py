@@ -1,4 +1,4 @@
-"""PAGE-1 to PAGE-4."""
+"""PAGE-1 to PAGE-5."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvproof.spec.indices import FullLoc
-from kvproof.spec.pages import is_page_congruent, page_ceil, page_floor, page_of
+from kvproof.spec.pages import is_page_congruent, new_pages, page_ceil, page_floor, page_of
 
 tokens = st.integers(0, 500)
 page_sizes = st.integers(1, 64)
@@ -34,3 +34,11 @@ def test_page_3_inverts_the_page_layout(page: int, page_size: int, data: st.Data
 def test_page_4_same_place_in_the_page(position: int, loc: int, page_size: int) -> None:
     same = position % page_size == loc % page_size
     assert is_page_congruent(position, FullLoc(loc), page_size) == same
+
+
+@given(allocated=tokens, more=st.integers(0, 70), page_size=page_sizes)
+def test_page_5_takes_a_page_for_each_first_token(
+    allocated: int, more: int, page_size: int
+) -> None:
+    firsts = [at for at in range(allocated, allocated + more) if at % page_size == 0]
+    assert new_pages(allocated, allocated + more, page_size) == len(firsts) * page_size

@@ -1,6 +1,8 @@
-"""RADIX-1 to RADIX-5 against brute force over small trees."""
+"""RADIX-1 to RADIX-11, most of them against brute force over small trees."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,11 @@ from kvproof.spec.radix import (
     extend_match,
     inserted,
     kept_page,
+    key_entries,
     locked_from,
     page_prefixes,
+    recovered_page,
+    recovers,
     window_match,
 )
 
@@ -144,3 +149,28 @@ def test_radix_8_adds_one_page_to_the_longest_match(
             or all(live[:end])
         ]
         assert run.best == ends[-1]
+
+
+def test_radix_9_a_tombstone_recovers_by_a_live_page_alone() -> None:
+    assert [recovers(t, live) for t in (True, False) for live in (True, False)] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_radix_10_a_reader_keeps_its_full_page() -> None:
+    assert recovered_page(True, Page(3), Page(8)) == 3
+    assert recovered_page(False, Page(3), Page(8)) == 8
+
+
+@given(one=keys, other=keys)
+def test_radix_11_bigram_entries_agree_one_token_less_far(one: Prefix, other: Prefix) -> None:
+    """A pair is known by both its tokens, so two keys share the pairs within what they share."""
+
+    def agreed(left: Sequence[int], right: Sequence[int]) -> int:
+        pairs = zip(left, right, strict=False)
+        return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+    assert key_entries(one, bigram=False) == one
+    entries = [key_entries(key, bigram=True) for key in (one, other)]
+    assert [len(found) for found in entries] == [max(0, len(key) - 1) for key in (one, other)]
+    assert agreed(*entries) == max(0, agreed(one, other) - 1)

@@ -89,7 +89,7 @@ def test_select_takes_bools_and_registered_conditions_only() -> None:
         select("yes", 1, 2)  # type: ignore[arg-type]
 
 
-PAGEWISE = {"extend_match", "kept_page", "locked_from"}
+PAGEWISE = {"extend_match", "kept_page", "locked_from", "recovers", "recovered_page"}
 """What the proofs of P1 and P6 are about: one page at a time."""
 
 
