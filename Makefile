@@ -73,6 +73,7 @@ bench: engines ## Measure speeds on this machine
 	$(BIN)/python benchmarks/record.py
 	$(BIN)/python benchmarks/minimise.py
 	$(BIN)/python benchmarks/story.py
+	$(BIN)/python benchmarks/speed_table.py --groups 4
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements

@@ -129,10 +129,10 @@ def determinism(
     through: Annotated[
         Through,
         typer.Option(
-            help="In process: layers on the release's kernels, or digests along the rows that its "
-            "kernels (digests) or the rules name (rules)."
+            help="In process: layers on the release's kernels (minutes), or digests along the rows "
+            "that its kernels (digests) or the rules (rules) name."
         ),
-    ] = "kernels",
+    ] = "digests",
     concurrency: Annotated[int, typer.Option(min=1, help="Churn requests at once.")] = 32,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 300.0,
     retries: Annotated[int, typer.Option(min=0, help="Further tries of a request.")] = 2,

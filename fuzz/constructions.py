@@ -41,11 +41,8 @@ CHUNK = "chunk"
 PAGED_CHUNK = "paged-swa-chunk"
 """A hybrid model with ``disable_radix_cache``."""
 
-HICACHE = "hicache"
-"""DeepSeek-V4 with ``enable_hierarchical_cache``: prefixes have a copy in host memory."""
-
 PAGED_HICACHE = "paged-swa-hicache"
-"""A hybrid model with it, whose window has a host pool too."""
+"""A hybrid model with ``enable_hierarchical_cache``: prefixes and windows have host pools."""
 
 PYTHON_CORE = "python-core"
 """`REGISTRY` over the Python tree core, where the Rust core is the default."""
@@ -116,22 +113,20 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PAGED_CHUNK: Construction(
         paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
-    HICACHE: Construction(arguments=_HOST_POOL, needs=_NEEDS_CUDA),
     PAGED_HICACHE: Construction(
         paged=True, arguments=_HOST_POOL, environment=_EACH_STEP, needs=_NEEDS_CUDA
     ),
 }
 
-_HIERARCHICAL = (HICACHE, PAGED_HICACHE)
 _ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK)
 _BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
-_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, *_HIERARCHICAL)
-_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, *_HIERARCHICAL)
+_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, PAGED_HICACHE)
+_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, PAGED_HICACHE)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
     "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
-    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, *_HIERARCHICAL),
+    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, PAGED_HICACHE),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,

@@ -66,6 +66,8 @@ class Sizes:
         overlapped_drafts: whether a geometry that drafts may overlap.
         no_overlap: why none overlaps; empty where some do, or nobody asked.
         page_holds_window: leave out pages that are smaller than the window.
+        windows_in_pages: leave out windows longer than a page that are neither 0 nor -1 modulo the
+            page size.
         swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
             is not drawn.
     """
@@ -79,6 +81,7 @@ class Sizes:
     overlapped_drafts: bool = True
     no_overlap: str = ""
     page_holds_window: bool = False
+    windows_in_pages: bool = False
     swa_shares: tuple[int, ...] = ()
 
     def windows_and_pages(self) -> list[list[tuple[int, int]]]:
@@ -91,11 +94,19 @@ class Sizes:
             (window, page_size)
             for window in self.windows
             for page_size in self.page_sizes
-            if page_size >= window or not self.page_holds_window
+            if page_size >= window
+            or not (
+                self.page_holds_window or (self.windows_in_pages and (window + 1) % page_size > 1)
+            )
         ]
         ordered = sorted(pairs, key=_likeness)
         groups = [list(group) for _, group in groupby(ordered, _likeness)]
         return sorted(groups, key=lambda group: min(map(pairs.index, group)))
+
+    def _left_out(self, over: int, page_size: int) -> bool:
+        """Whether windows longer than a page, by ``over`` modulo it, are not drawn."""
+        odd = 0 < over < page_size - 1
+        return self.page_holds_window or (self.windows_in_pages and odd)
 
 
 def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
@@ -405,7 +416,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         st.sampled_from((0, 1, 1, 2)),
         cuts,
         tails,
-        st.sampled_from((0, 0, 0, 0, *chunks)),
+        st.sampled_from((0, 0, 0, *chunks)),
     )
     come_back = _move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which)
     decode = _move(_decode, st.sampled_from((0, 0, 1, 2)))
@@ -427,6 +438,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("arrive", arrive),
         ("come back", come_back),
         ("chunks", _move(_continue, st.sampled_from((0, *chunks)))),
+        ("chunks", _move(_continue, st.sampled_from(chunks))),
         ("decode", decode),
         ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
         ("abort", _move(_abort, which)),

@@ -39,7 +39,8 @@ PAGE_HOLDS_WINDOW = frozenset({"0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22"}
 They give SWA pages back before each insert, with a margin of ``max(W, P)``, and then match what
 they inserted: the match can be shorter (theorem P5). The request is left with pages that the tree
 owns and nobody locks, and 0.5.20 to 0.5.22 may end in an assertion. Their backend takes no such
-pages: it asserts 256 tokens, and the window of the model is 128.
+pages: it asserts 256 tokens, and the window of the model is 128. With a paged SWA pool smaller
+pages are in use, and go wrong only for windows that are neither 0 nor -1 modulo the page.
 """
 
 
@@ -160,7 +161,8 @@ def _sizes(family: str, name: str) -> Sizes:
     construction = CONSTRUCTIONS.get(name)
     reason = _no_overlap(family, name)
     if construction is not None and construction.paged:
-        return Sizes(swa_shares=(1, 2, 4), no_overlap=reason)
+        broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
+        return Sizes(swa_shares=(1, 2, 4), windows_in_pages=broken, no_overlap=reason)
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}
     return Sizes(

@@ -1,9 +1,9 @@
 """The workload of PR #30339's speed table, for the real caches: tokens alone, no forward.
 
 ``generated-shared-prefix`` of SGLang's benchmark: groups of prompts that share a system prompt,
-with a question each. The benchmark draws tokens, decodes them and sends text, so a prompt's
-length at the server is that of the text encoded again; the prompts are the same in every run, so
-from the second on they are all cached.
+with a question each. The benchmark draws tokens, decodes them and sends text, so the length of a
+prompt at the server is that of the text encoded again. The prompts are the same in every run, so
+from the second on all of them are cached.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class SharedPrefix:
                     Piece(f"question {group} {question}", length),
                 )
 
-    def scenario(self, *, window: int, page_size: int, draft_tokens: int, runs: int) -> Scenario:
+    def scenario(
+        self, *, window: int, page_size: int, draft_tokens: int, slots: int, runs: int
+    ) -> Scenario:
         """The workload ``runs`` times over, one request after the other."""
         prompts = list(self.requests())
         longest = max(map(prompt_len, prompts))
@@ -81,7 +83,7 @@ class SharedPrefix:
                 ]  # fmt: skip
         return Scenario(
             geometry=Geometry(
-                window=window, page_size=page_size, slots=4, draft_tokens=draft_tokens,
+                window=window, page_size=page_size, slots=slots, draft_tokens=draft_tokens,
                 # All is kept: nothing is evicted between the runs.
                 pool_tokens=self.groups * shared + len(prompts) * (room - shared + page_size)
                 + 4 * room,
@@ -97,6 +99,7 @@ def cached_tokens(
     window: int = 128,
     page_size: int = 256,
     draft_tokens: int = 4,
+    slots: int = 16,
     runs: int = 2,
 ) -> Sequence[int]:
     """Tokens that a release reuses, a sum a run; the last is the warm one.
@@ -107,13 +110,14 @@ def cached_tokens(
         window: positions that a query sees.
         page_size: tokens per page.
         draft_tokens: tokens of a verify; with more than 1 the keys are EAGLE's bigrams.
+        slots: request slots; one is used at a time, but 0.5.23 counts them as window memory.
         runs: how often the workload is played.
 
     Raises:
         EngineError: the release failed, or did not admit a request.
     """
     scenario = workload.scenario(
-        window=window, page_size=page_size, draft_tokens=draft_tokens, runs=runs
+        window=window, page_size=page_size, draft_tokens=draft_tokens, slots=slots, runs=runs
     )
     sums = [0] * runs
     admitted = 0

@@ -304,7 +304,8 @@ _SRT_VERIFY = {
 _UNIFIED_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _OLD_COMPONENTS = "unified_cache_components"
 _COMPONENTS = "unified_cache.component_type"
-_OPS_GATE = {"gate": f"{_OPS_UNIFIED}.env_gate:is_unified_kv_triton"}
+_OPS_METADATA = {"compression metadata": f"{_OPS}.metadata_kernel:init_compression_metadata"}
+_OPS_GATE = {"gate": f"{_OPS_UNIFIED}.env_gate:is_unified_kv_triton", **_OPS_METADATA}
 _RUST_CORE = {
     "Rust tree core": "sglang.srt.mem_cache.rust_tree_core.extension:RustUnifiedTreeCoreBinding"
 }
@@ -323,9 +324,10 @@ _REQ_FIELDS = {
     "slot": "req_pool_idx",
     "matched": "prefix_indices",
     "extend end": "extend_range.end",
+    "committed": "kv_committed_len",
 }
 # From 0.5.19 on its slot, from 0.5.22 on the rest of what is matched and scheduled.
-_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": "kv.req_pool_idx"}
+_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": "kv.req_pool_idx", "committed": "kv.kv_committed_len"}
 _REQ_LEN_FIELDS = _REQ_KV_FIELDS | {"matched": "prefix_len", "extend end": "extend_end"}
 
 _FREED_PAGES = {"free": (f"{_TOKENS}.free",), "free pages": (f"{_PAGED}._release_page_ids",)}
@@ -351,6 +353,7 @@ FAMILIES = (
         parts=_parts(
             components=_COMPONENTS,
             gate="sglang.srt.layers.attention.dsv4.unified_kv_gate:is_unified_kv_triton",
+            **_OPS_METADATA,
             **_RUST_CORE,
         ),
         kernels=_ring_kernels(unified=_OPS_UNIFIED, store=_OPS_STORE)
@@ -477,6 +480,10 @@ FAMILIES = (
         parts=_parts(
             components=_OLD_COMPONENTS,
             gate=f"{_SRT_UNIFIED}.env_gate:is_unified_kv_triton",
+            **{
+                "compression metadata": "sglang.srt.layers.attention.dsv4.metadata_kernel"
+                ":init_compression_metadata"
+            },
             allocation="sglang.srt.mem_cache.common:alloc_for_extend",
             **_SWA_TREE,
             **_SRT_VERIFY,

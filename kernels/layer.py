@@ -19,6 +19,7 @@ import torch
 from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.shims import compute_units
 from kvproof.kernels.launch import Ring, RingKernels
+from kvproof.spec.exact import compressed_end
 from kvproof.spec.indices import Position, Slot
 from kvproof.spec.ring import ring_row
 from kvproof.spec.window import (
@@ -78,6 +79,22 @@ class LayerLaunches(Protocol):
     def verify_order(self) -> Order:
         """Whether a verify step writes its draft's rows before or after it reads."""
 
+    def row_places(
+        self, locs: torch.Tensor, start: int, *, ratio: int, page_size: int
+    ) -> tuple[list[int], list[list[int]]]:
+        """Where the compressed rows of a chunk go, and which rows its queries see.
+
+        Args:
+            locs: locations of all of the request's tokens, up to the chunk's end.
+            start: first position of the chunk.
+            ratio: tokens of a row.
+            page_size: tokens of a page.
+
+        Returns:
+            For each token of the chunk the row that it completes, -1 for none; and the rows that it
+            sees, in order. Both are counted from the first compressed row of the buffer.
+        """
+
     def beside(
         self, ring: Ring, queries: Queries, *, ratio: int
     ) -> tuple[torch.Tensor, list[list[int]]]:
@@ -103,6 +120,7 @@ class LayerKernels:
     """The launches of a layer: `LayerLaunches` on the real kernels."""
 
     ring: RingKernels
+    metadata: Callable[..., tuple[torch.Tensor, ...]]
     prefill_attention: Callable[..., torch.Tensor]
     decode_attention: Callable[..., torch.Tensor]
     fill_tail: Callable[..., None]
@@ -119,6 +137,7 @@ class LayerKernels:
         streams = importlib.import_module(family.launcher("decode streams").__module__)
         return cls(
             ring=RingKernels.of_family(family),
+            metadata=family.part("compression metadata"),
             prefill_attention=family.launcher("prefill attention"),
             decode_attention=family.launcher("decode attention"),
             fill_tail=streams.fill_compress_tail,
@@ -128,6 +147,36 @@ class LayerKernels:
     def verify_order(self) -> Order:
         """The release's."""
         return self.ring.verify_order
+
+    def row_places(
+        self, locs: torch.Tensor, start: int, *, ratio: int, page_size: int
+    ) -> tuple[list[int], list[list[int]]]:
+        """From the release's metadata kernel, which knows ratios 4 and 128 and pages of 128.
+
+        Other ratios and pages are for small runs, and take the rule. Of the rows of ratio 4 the
+        indexer chooses; here all are seen.
+        """
+        if ratio not in (SELECTED_RATIO, _ALL_RATIO) or page_size % _ALL_RATIO:
+            return rows_by_rule(locs, start, ratio=ratio)
+        end = len(locs)
+        positions = torch.arange(start, end, dtype=torch.int32, device=locs.device)
+        pages = (locs[::page_size] // page_size).to(torch.int32)
+        some, _, some_lengths, _, every, _, _, _, table = self.metadata(
+            positions + 1,
+            positions,
+            locs[start:].to(torch.int64),
+            pages.expand(end - start, -1).contiguous(),
+            page_size,
+            compute_page_indices=True,
+        )
+        completes = ((positions + 1) % ratio == 0).tolist()
+        places = (some if ratio == SELECTED_RATIO else every).tolist()
+        if ratio == SELECTED_RATIO:
+            _, all_seen = rows_by_rule(locs, end - 1, ratio=ratio)
+            seen = [all_seen[0][:length] for length in some_lengths.tolist()]
+        else:
+            seen = [[row for row in rows if row >= 0] for rows in table.tolist()]
+        return [at if done else -1 for at, done in zip(places, completes, strict=True)], seen
 
     def beside(
         self, ring: Ring, queries: Queries, *, ratio: int
@@ -235,6 +284,12 @@ class LayerRules:
 
     verify_order: Order
 
+    def row_places(
+        self, locs: torch.Tensor, start: int, *, ratio: int, page_size: int
+    ) -> tuple[list[int], list[list[int]]]:
+        """By `rows_by_rule`."""
+        return rows_by_rule(locs, start, ratio=ratio)
+
     def beside(
         self, ring: Ring, queries: Queries, *, ratio: int
     ) -> tuple[torch.Tensor, list[list[int]]]:
@@ -283,3 +338,15 @@ def _attended(q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     scores = q.double() @ exact.T
     weights = torch.exp2(scores - scores.amax(dim=1, keepdim=True))
     return ((weights @ exact) / weights.sum(dim=1, keepdim=True)).to(q.dtype)
+
+
+def rows_by_rule(
+    locs: torch.Tensor, start: int, *, ratio: int
+) -> tuple[list[int], list[list[int]]]:
+    """`LayerLaunches.row_places`: a row lies at the place of its last token in its page."""
+    rows = [loc // ratio for loc in locs[ratio - 1 :: ratio].tolist()]
+    positions = range(start, len(locs))
+    seen = [rows[: compressed_end(position, ratio) // ratio] for position in positions]
+    return [
+        rows[position // ratio] if (position + 1) % ratio == 0 else -1 for position in positions
+    ], seen

@@ -26,7 +26,7 @@ class LockWalk:
         self.starts: list[int] = []
         for node in nodes:
             parent = node.parent
-            self.starts.append(0 if parent < 0 else self.starts[parent] + len(nodes[parent].tokens))
+            self.starts.append(0 if parent < 0 else self.starts[parent] + len(nodes[parent].locs))
         self.full = [0] * len(nodes)
         self.swa = [0] * len(nodes)
         self.broken: list[Break] = []
@@ -61,7 +61,7 @@ class LockWalk:
 
     def end(self, number: int) -> int:
         """Position behind a node's last token."""
-        return self.starts[number] + len(self.pools.nodes[number].tokens)
+        return self.starts[number] + len(self.pools.nodes[number].locs)
 
     def names(self, number: int, *, swa: bool) -> str:
         """Requests that lock a node, for a message."""

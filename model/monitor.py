@@ -157,6 +157,8 @@ class Monitor:
     # Kept until the snapshot after the release: a request publishes its answer as it ends.
     _newest_of: dict[str, Occupancy] = field(default_factory=dict)
     _chunk_start: dict[str, int] = field(default_factory=dict)
+    # Where the draft ended of which a request's last verify rejected a part.
+    _rejected_end: dict[str, int] = field(default_factory=dict)
     _publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
     pools: Pools | None = None
     # Whether there are snapshots from the start, so that their tokens can be told apart.
@@ -487,7 +489,7 @@ class Monitor:
         if lease is None:
             return
         if isinstance(self._operation, Verify):
-            self._count_verify(self._chunk_start[fact.request], fact.computed_len)
+            self._count_verify(fact)
         if self.ghost.stride:
             self.ghost.reject_from(lease, fact.computed_len)
         if self.pools is not None and self.pools.swa is not None:
@@ -498,14 +500,18 @@ class Monitor:
             self._prefilling.discard(fact.request)
         self._chunk_start[fact.request] = fact.computed_len
 
-    def _count_verify(self, start: int, computed_len: int) -> None:
+    def _count_verify(self, fact: Advanced) -> None:
         assert self.started is not None
-        draft_tokens, stride = self.started.geometry.draft_tokens, self.ghost.stride
+        start, stride = self._chunk_start[fact.request], self.ghost.stride
+        end = start + self.started.geometry.draft_tokens
         self.witnesses["verify"] += 1
-        if computed_len < start + draft_tokens:
-            self.witnesses["draft rejected"] += 1
-        if stride and start % stride + draft_tokens > stride:
+        if stride and start % stride + end - start > stride:
             self.witnesses["wrap inside a verify"] += 1
+        if stride and self._rejected_end.pop(fact.request, 0) > start:
+            self.witnesses["rejected row rewritten"] += 1
+        if fact.computed_len < end:
+            self.witnesses["draft rejected"] += 1
+            self._rejected_end[fact.request] = end
 
     def _progressed(self, lease: Lease, fact: Advanced) -> None:
         self.checked["PROGRESS"] += 1
@@ -534,6 +540,7 @@ class Monitor:
                 self.witnesses["over-allocation released"] += 1
         self.leases.pop(fact.request, None)
         computed = self._chunk_start.pop(fact.request, 0)
+        self._rejected_end.pop(fact.request, None)
         if isinstance(self._operation, Retract) and self._operation.request == fact.request:
             self._retracted_len[fact.request] = computed + 1
         else:
@@ -734,9 +741,6 @@ class Monitor:
                 self._check_row(fact.request, slot, position, row, "writes")
                 if position >= stride:
                     self.witnesses["ring wrapped"] += 1
-                old = self.ghost.rows.get(row)
-                if old is not None and old.rejected and lease and old.occupancy == lease.occupancy:
-                    self.witnesses["rejected row rewritten"] += 1
             self.ghost.write(lease, position, row, self._step)
 
     def _stride(self) -> int:

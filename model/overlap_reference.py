@@ -168,10 +168,10 @@ class OverlapReferenceEngine(ReferenceEngine):
         state.gone = max(state.gone, gone)
 
     def finish(self, request: str) -> None:
-        """Publish what was processed, and release."""
+        """Insert what was processed, and release."""
         state = self.requests[request]
         if not self.policy.window_pages:
-            self._publish(state, state.processed)
+            state.protected = len(self._insert(state, state.processed))
         self._release(request)
 
     def retract(self, request: str) -> None:

@@ -126,7 +126,7 @@ class PageTree:
         """Cache a key with a request's pages; what the tree does not take is free.
 
         Of a prefix that is cached the offered page goes back (RADIX-4), unless the cached one is a
-        tombstone and the offered one is live: then the two are made one (RADIX-9, RADIX-10).
+        tombstone and the offered one is live: then the two are made one (RADIX-10, RADIX-11).
 
         Args:
             key: whole pages of tokens.

@@ -24,6 +24,7 @@ SwaFault: TypeAlias = Literal[
     "split drops a lock", "lock kept on abort", "window released twice", "window released early",
     "lock pins the prefix", "bury under a lock", "match over tombstones", "refuse before evicting",
     "plan cached as computed", "SWA miscount", "forget a token's entry",
+    "cursor counts tokens, not entries",
 ]  # fmt: skip
 
 StreamFault: TypeAlias = Literal[
@@ -55,6 +56,7 @@ SWA_FAULTS: dict[SwaFault, tuple[str, str]] = {
     "refuse before evicting": ("#28246, #29662, #40309", "refused, or retracted, before evicting"),
     "plan cached as computed": ("#24275", "a chunk's plan is published as if it had been computed"),
     "SWA miscount": ("#35270", "the engine counts evictable pages twice"),
+    "cursor counts tokens, not entries": ("#40681", "the cursor is a token ahead of bigram keys"),
     "forget a token's entry": ("#38187", "page ids go through a token map: an entry is lost"),
 }
 """Faults of an engine with a paged SWA pool: report that has it (``#`` alone is SGLang), words."""
@@ -74,6 +76,7 @@ class Policy:
         margin: what the cursor keeps.
         slides_before_insert: the cursor moves before a prefill is published too, not only at
             decode steps.
+        bigram_keys: keys are pairs of neighbouring tokens, as with EAGLE.
         early_release: the lock on a window is given up once the request has decoded past it.
         window_pages: all layers slide, so pages behind the window are given back, and there is no
             tree to share them. Needs overlap.
@@ -91,6 +94,7 @@ class Policy:
     margin: Margin = "whole pages"
     slides_before_insert: bool = False
     early_release: bool = False
+    bigram_keys: bool = False
     window_pages: bool = False
     faults: frozenset[Fault] = frozenset()
 

@@ -19,11 +19,11 @@ from kvproof.model.page_tree import Lock, PageTree
 from kvproof.model.player import Chunk, Forward, Lane, NoMemoryError, Player, RefusedError
 from kvproof.model.policy import Fault, Policy, margin_of
 from kvproof.model.scenario import Geometry
-from kvproof.spec.cap import capped_match, match_limit, rebuild_tail
+from kvproof.spec.cap import capped_bigram_match, capped_match, match_limit, rebuild_tail
 from kvproof.spec.cursor import cursor, window_left
 from kvproof.spec.indices import PADDING_SLOT, Page, Position, Slot
 from kvproof.spec.pages import new_pages, page_ceil
-from kvproof.spec.radix import page_prefixes
+from kvproof.spec.radix import key_entries, page_prefixes, tokens_of
 from kvproof.spec.schedule import chunk_end, next_slot, publishable_len
 
 __all__ = ["MODEL", "Fault", "Policy", "ReferenceEngine", "reference_player"]
@@ -92,10 +92,15 @@ class ReferenceEngine:
             geometry=self.geometry,
             ring_stride=None if paged else self.stride,
             reprefill_tail=self.tail,
+            bigram_keys=self.policy.bigram_keys,
             verify_order=self.policy.verify_order,
             swa_tokens=self.geometry.swa_pool_tokens if paged else 0,
             locks="counted",
         )
+
+    def _key(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What the tree keeps tokens under: themselves, or each with the one behind it."""
+        return key_entries(tokens, bigram=self.policy.bigram_keys)
 
     # Admission and prefill
 
@@ -105,20 +110,22 @@ class ReferenceEngine:
 
     def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
         """Match, lend a slot, allocate the first chunk."""
-        state, tokens = self.requests[request], self.requests[request].tokens
+        state = self.requests[request]
+        total = len(state.tokens)
         if not self.free_slots:
             raise RefusedError("no free request slot")
         reused: list[Page] = []
         if "never reuse" not in self.faults:
-            total = len(tokens)
-            cached = self.tree.match(tokens[: match_limit(total, self.tail)])
-            matched = capped_match(len(cached) * self.page_size, total, self.tail, self.page_size)
+            # The key is cut before it is matched, so that no tombstone lies in the last window.
+            cached = self.tree.match(self._key(state.tokens[: match_limit(total, self.tail)]))
+            capped = capped_bigram_match if self.policy.bigram_keys else capped_match
+            matched = capped(len(cached) * self.page_size, total, self.tail, self.page_size)
             if self.policy.replayed:
                 tail = rebuild_tail(matched, total, self.policy.replayed)
-                matched = capped_match(matched, total, tail, self.page_size)
+                matched = capped(matched, total, tail, self.page_size)
             reused = cached[: matched // self.page_size]
         # The lock comes before the allocation: what is matched must not be evicted for it.
-        state.lock = self.tree.lock(tokens, len(reused) * self.page_size)
+        state.lock = self.tree.lock(self._key(state.tokens), len(reused) * self.page_size)
         if "match beyond tree" in self.faults and not reused and self.tree.pages:
             reused = [next(iter(self.tree.pages.values()))]
         state.pages, state.protected = reused, len(reused) * self.page_size
@@ -200,12 +207,20 @@ class ReferenceEngine:
             self._grow(state, len(state.tokens))
         self._publish(state, state.allocated)
 
-    def _publish(self, state: RequestState, computed_len: int) -> None:
+    def _insert(self, state: RequestState, computed_len: int) -> Sequence[int]:
+        """Offer the pages of computed tokens to the tree; the key that they went under."""
+        key = self._key(state.tokens[:computed_len])
         if self.policy.slides_before_insert:
-            self._slide(state, computed_len)
-        length = publishable_len(computed_len, self.page_size)
-        key = state.tokens[:length]
+            # A window is to be left below the insert, so the cursor counts what is inserted.
+            counts_tokens = "cursor counts tokens, not entries" in self.faults
+            self._slide(state, computed_len if counts_tokens else len(key))
+        key = key[: publishable_len(len(key), self.page_size)]
         self.tree.insert(key, state.pages, state.protected)
+        return key
+
+    def _publish(self, state: RequestState, computed_len: int) -> None:
+        """Insert, and go on with what the tree answers."""
+        key = self._insert(state, computed_len)
         # What the tree answers now, rather than what was offered: the lock moves on with it.
         matched = self.tree.match(key)
         if "share duplicate pages" not in self.faults:
@@ -268,7 +283,8 @@ class ReferenceEngine:
     def finish(self, request: str) -> None:
         """Publish and release."""
         state = self.requests[request]
-        self._publish(state, state.computed)
+        # Nothing is matched again: what was inserted is the tree's, found or not.
+        state.protected = len(self._insert(state, state.computed))
         if "double free on finish" in self.faults and state.pages:
             self.pool.free.append(state.pages[0])
         self._release(request)
@@ -336,7 +352,7 @@ class ReferenceEngine:
             nodes=tuple(
                 Node(
                     parent=index.get(prefix[:-page_size], -1),
-                    tokens=prefix[-page_size:],
+                    tokens=tuple(tokens_of(prefix[-page_size:], bigram=self.policy.bigram_keys)),
                     locs=self._locs([tree.pages[prefix]], page_size),
                     full_lock=tree.locks[prefix].full,
                     swa_lock=tree.locks[prefix].swa,

@@ -214,17 +214,32 @@ def _hits(small: Small) -> Iterator[Scenario]:
 
 
 def _inherited(scenario: Scenario, small: Small, matched: int, tail: int) -> Scenario:
-    """The hit, drafting as asked, and after it a request in another slot that reuses its pages."""
+    """The hit, drafting as asked, and after it a request in another slot that reuses its pages.
+
+    Another request comes first, so that both slots were last held by strangers: what the prefix's
+    own first request left in its slot would be right by luck.
+    """
     longer = matched + tail + small.sizes.page_size
     geometry = scenario.geometry
+    at = next(
+        index for index, operation in enumerate(scenario.operations)
+        if isinstance(operation, Submit) and operation.request == "C"
+    )  # fmt: skip
+    stranger = (
+        Submit(request="E", prompt=(Piece("E", matched + tail),)),
+        Prefill(request="E"),
+        Finish(request="E"),
+    )
     return Scenario(
         geometry=Geometry(
             window=geometry.window, page_size=geometry.page_size, slots=geometry.slots,
-            pool_tokens=geometry.pool_tokens + 2 * page_ceil(longer + 8, geometry.page_size),
+            pool_tokens=geometry.pool_tokens + 3 * page_ceil(longer + 8, geometry.page_size),
             draft_tokens=small.draft_tokens,
         ),
         operations=(
-            *scenario.operations,
+            *scenario.operations[:at],
+            *stranger,
+            *scenario.operations[at:],
             Submit(request="D", prompt=(Piece("A", matched), Piece("C", longer))),
             Prefill(request="D"),
             Decode() if small.draft_tokens == 1 else Verify(accepted=1),

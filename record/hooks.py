@@ -83,6 +83,7 @@ class Instrumentation:
         self._slot = attrgetter(family.fields["slot"])
         self._matched = attrgetter(family.fields["matched"])
         self._extend_end = attrgetter(family.fields["extend end"])
+        self._committed = attrgetter(family.fields["committed"])
         self._originals: list[tuple[type, str, Any]] = []
         self._live = False
         self._errors = 0
@@ -362,6 +363,11 @@ class Instrumentation:
         if log and batch.reqs:
             log.recorder.verified(
                 [log.tracked.get(req) for req in batch.reqs],
+                # Of one that has ended while its verify ran, the engine keeps no count.
+                [
+                    None if req.finished() or req.is_retracted else self._committed(req)
+                    for req in batch.reqs
+                ],
                 result.accept_lens.tolist(),  # on the host, as the engine's own next line asks
                 result.speculative_num_draft_tokens,
             )

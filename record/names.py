@@ -31,11 +31,14 @@ class PrefixNames:
         page_size: tokens.
         key: secret of the log.
         realm: what else a cache tells prefixes apart by, e.g. an adapter's name.
+        ahead: tokens behind a page that its name covers too: 1 with bigram keys (EAGLE), whose
+            last entry in a page is known by the token after it.
     """
 
     page_size: int
     key: bytes
     realm: bytes = b""
+    ahead: int = 0
     _pages: list[Piece] = field(default_factory=list, init=False)
     _hash: blake2b = field(init=False)
 
@@ -45,14 +48,16 @@ class PrefixNames:
 
     def pieces(self, tokens: array[int]) -> Prompt:
         """Pieces of ``tokens``, which start with those of the call before."""
-        size = self.page_size
-        for start in range(len(self._pages) * size, len(tokens) - size + 1, size):
-            self._hash.update(tokens[start : start + size].tobytes())
-            self._pages.append(Piece(self._hash.hexdigest(), start + size))
-        if not len(tokens) % size:
+        named = self._pages[-1].until if self._pages else 0
+        first = (len(self._pages) + 1) * self.page_size + self.ahead
+        for end in range(first, len(tokens) + 1, self.page_size):
+            self._hash.update(tokens[named:end].tobytes())
+            self._pages.append(Piece(self._hash.hexdigest(), end))
+            named = end
+        if named == len(tokens):
             return tuple(self._pages)
         tail = self._hash.copy()
-        tail.update(tokens[len(self._pages) * size :].tobytes())
+        tail.update(tokens[named:].tobytes())
         return (*self._pages, Piece(tail.hexdigest(), len(tokens)))
 
 

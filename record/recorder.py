@@ -137,7 +137,8 @@ class Recorder:
         """A request is seen for the first time, with its prompt."""
         self._requests += 1
         name = f"r{self._requests}"
-        names = PrefixNames(self.started.geometry.page_size, self.key, realm)
+        ahead = int(self.started.bigram_keys)
+        names = PrefixNames(self.started.geometry.page_size, self.key, realm, ahead)
         self._step(Submit(request=name, prompt=unanswered(names.pieces(tokens), name)))
         return Tracked(name, names)
 
@@ -195,12 +196,23 @@ class Recorder:
         self._verifying[-1].launch = launch
 
     def verified(
-        self, requests: Sequence[Tracked | None], accepted: Sequence[int], draft_tokens: int
+        self,
+        requests: Sequence[Tracked | None],
+        committed: Sequence[int | None],
+        accepted: Sequence[int],
+        draft_tokens: int,
     ) -> None:
-        """The oldest verify's result: tokens kept of each request's ``draft_tokens``.
+        """The oldest verify's result, before the engine has settled it.
+
+        Args:
+            requests: of its batch.
+            committed: length of each before the verify, as the engine counts it; None for one that
+                has ended.
+            accepted: tokens that each keeps.
+            draft_tokens: tokens that it wrote for each.
 
         Raises:
-            CannotFollowError: it is of no verify that was seen.
+            CannotFollowError: it is of no verify that was seen, or something else went between.
         """
         verify = self._verifying.popleft() if self._verifying else None
         if verify is None or [one for one, _ in verify.launch or ()] != requests:
@@ -208,6 +220,10 @@ class Recorder:
         if draft_tokens > self.started.geometry.draft_tokens:
             raise CannotFollowError("a draft is longer than the server said")
         assert verify.launch is not None
+        starts = {one.name: self._computed[one.name] for one, _ in verify.launch}
+        counts = zip(committed, starts.values(), strict=True)
+        if any(count not in (None, start) for count, start in counts):
+            raise CannotFollowError("a request has grown between its verifies (mixed chunks?)")
         kept = {one.name: count for (one, _), count in zip(verify.launch, accepted, strict=True)}
         usual = Counter(accepted).most_common(1)[0][0]
         others = tuple(Accepted(name, count) for name, count in kept.items() if count != usual)
@@ -215,7 +231,6 @@ class Recorder:
         self._give(Step(index=verify.index, operation=operation))
         for fact in verify.during:
             self._give(fact)
-        starts = {one.name: self._computed[one.name] for one, _ in verify.launch}
         if self.started.ring_stride is not None:
             for one, slot in verify.launch:
                 start = starts[one.name]

@@ -25,7 +25,7 @@ _PAIR_BITS = 64
 
 
 def key_entries(tokens: Sequence[int], *, bigram: bool) -> Sequence[int]:
-    """RADIX-11. Entries of a key: its tokens, or with bigram keys (EAGLE) each pair of neighbours.
+    """RADIX-9. Entries of a key: its tokens, or with bigram keys (EAGLE) each pair of neighbours.
 
     A pair is one integer, so that a prefix of entries is a prefix like any other. The location of
     an entry is that of its first token.
@@ -35,6 +35,17 @@ def key_entries(tokens: Sequence[int], *, bigram: bool) -> Sequence[int]:
     if not bigram:
         return tokens
     return [tokens[at - 1] << _PAIR_BITS | tokens[at] for at in range(1, len(tokens))]
+
+
+def tokens_of(entries: Sequence[int], *, bigram: bool) -> list[int]:
+    """RADIX-12. Tokens of a run of entries: those that `key_entries` made it of.
+
+    pre: all(0 <= entry < 2**63 for entry in entries)
+    """
+    if not bigram or not entries:
+        return list(entries)
+    last = entries[-1] % (1 << _PAIR_BITS)
+    return [entry >> _PAIR_BITS for entry in entries] + [last]
 
 
 def page_prefixes(tokens: Sequence[int], page_size: int) -> list[Prefix]:
@@ -152,7 +163,7 @@ def inserted(
 
 
 def recovers(tombstone: bool, offered_live: bool) -> bool:
-    """RADIX-9. Whether an insert brings a cached prefix its sliding-window half back.
+    """RADIX-10. Whether an insert brings a cached prefix its sliding-window half back.
 
     Source: ``_insert_helper`` (branches 1 to 3), ``UnifiedRadixCache`` (SWA component).
     """
@@ -160,7 +171,7 @@ def recovers(tombstone: bool, offered_live: bool) -> bool:
 
 
 def recovered_page(locked: bool, cached_page: Page, offered: Page) -> Page:
-    """RADIX-10. Page of a recovered prefix: the offered one, unless a reader holds the cached one.
+    """RADIX-11. Page of a recovered prefix: the offered one, unless a reader holds the cached one.
 
     A reader's full page is not taken from under it: it stays, and takes over the sliding-window
     half of the offered page. Source: ``_recover_tombstone_keeping_locked_full`` (0.5.15); releases

@@ -47,6 +47,7 @@ class Lifter:
 
     operations: list[Operation] = field(default_factory=list)
     _geometry: Geometry | None = None
+    _ahead: int = 0
     _has_gap: bool = False
     _steps: list[int] = field(default_factory=list)
     _answers: list[tuple[int, Answered]] = field(default_factory=list)
@@ -58,8 +59,9 @@ class Lifter:
         match fact:
             case Gap():
                 self._has_gap = True
-            case Started(geometry=geometry):
+            case Started(geometry=geometry, bigram_keys=bigram_keys):
                 self._geometry = geometry
+                self._ahead = int(bigram_keys)
             case Step(index=index, operation=operation):
                 self._steps.append(index)
                 self.operations.append(operation)
@@ -84,7 +86,8 @@ class Lifter:
             raise BadFileError("the log has no 'started' fact, which names the sizes")
         operations = self.operations
         if self._answers:
-            operations = _unified(operations, self._answers, self._geometry.page_size)
+            texts = _Texts(self._geometry.page_size, self._ahead)
+            operations = _unified(operations, self._answers, texts)
         if until is not None:
             operations = [
                 operation
@@ -119,10 +122,12 @@ class _Texts:
     """Texts for the prefixes of a recorder's log; each new branch of the trie is a new one.
 
     Attributes:
+        ahead: tokens that a page's name covers behind it; see `record.names`.
         used: for each text, how far any request has come in it.
     """
 
     page_size: int
+    ahead: int
     root: _Node = field(default_factory=_Node)
     used: dict[str, int] = field(default_factory=dict)
 
@@ -141,7 +146,7 @@ class _Texts:
         """What the request's answer was; its prompt, whose last text may have become another's."""
         prompt = submit.prompt
         # Below a page nobody reuses anything.
-        node, rest = self._walk([p for p in tokens if p.until % self.page_size == 0])
+        node, rest = self._walk([p for p in tokens if self._ends_page(p)])
         total = prompt_len(tokens)
         known = _end_of(node.spelled)
         text = self._continued(node.spelled, prompt)
@@ -174,8 +179,11 @@ class _Texts:
         for piece in path:
             node.children[piece] = _Node(_cut(spelled, piece.until))
             # Nothing goes on from below a page: a longer prompt names the whole page.
-            if piece.until % self.page_size == 0:
+            if self._ends_page(piece):
                 node = node.children[piece]
+
+    def _ends_page(self, piece: Piece) -> bool:
+        return (piece.until - self.ahead) % self.page_size == 0
 
     def _new(self, name: str) -> str:
         """A name that no text has; a request's own unless an earlier one was called so too."""
@@ -207,10 +215,9 @@ def _cut(prompt: Prompt, until: int) -> Prompt:
 
 
 def _unified(
-    operations: list[Operation], answers: list[tuple[int, Answered]], page_size: int
+    operations: list[Operation], answers: list[tuple[int, Answered]], texts: _Texts
 ) -> list[Operation]:
     """A recorder's operations with texts instead of page names, in the order of the log."""
-    texts = _Texts(page_size)
     unified = list(operations)
     submits: dict[str, int] = {}
     answered_after: dict[int, list[Answered]] = defaultdict(list)

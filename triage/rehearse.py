@@ -160,6 +160,7 @@ def as_recorded(log: Iterable[Fact]) -> Iterator[Fact]:
         match fact:
             case Started():
                 recorder.geometry = fact.geometry
+                recorder.ahead = int(fact.bigram_keys)
                 yield replace(fact, backend="rules")
             case Step() | Ended() | EngineError():
                 yield from recorder.step(step)
@@ -173,6 +174,7 @@ def as_recorded(log: Iterable[Fact]) -> Iterator[Fact]:
 @dataclass(slots=True)
 class _Recorder:
     geometry: Geometry | None = None
+    ahead: int = 0
     requests: dict[str, _Recorded] = field(default_factory=dict)
 
     def step(self, facts: list[Fact]) -> Iterator[Fact]:
@@ -238,6 +240,7 @@ class _Recorder:
         digest, pieces = hashlib.sha256(), []
         for position in range(length):
             digest.update(f"{text_at(prompt, position)}\0{position}\0".encode())
-            if (position + 1) % self.geometry.page_size == 0 or position + 1 == length:
+            is_page = (position + 1 - self.ahead) % self.geometry.page_size == 0
+            if (is_page and position >= self.ahead) or position + 1 == length:
                 pieces.append(Piece(digest.hexdigest()[:16], position + 1))
         return tuple(pieces)

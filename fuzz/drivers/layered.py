@@ -21,7 +21,7 @@ import torch
 from kvproof.fuzz.drivers.payload import ELEMENTS
 from kvproof.kernels.exact_model import ExactModel, relative_error
 from kvproof.kernels.launch import Ring
-from kvproof.kernels.layer import LayerLaunches, Queries
+from kvproof.kernels.layer import LayerLaunches, Queries, rows_by_rule
 from kvproof.model.facts import (
     Admitted,
     Advanced,
@@ -47,7 +47,6 @@ from kvproof.model.scenario import (
     Submit,
     token_ids,
 )
-from kvproof.spec.exact import compressed_end
 from kvproof.spec.pages import page_ceil
 
 
@@ -182,16 +181,24 @@ class LayeredForward:
         weights = self.model.layers[layer - 1]
         seen: list[list[int]] = []
         for lane in lanes:
-            places = self._row_places(lane, ratio)
-            trace = self.traces.get(lane.occupancy)
-            if trace is not None:
-                for row in range(lane.start // ratio, len(places)):
-                    below = trace.above(layer - 1, row * ratio, (row + 1) * ratio)
-                    ring.rows[ring.pages + places[row]] = weights.pooled(below)
-            for position in range(lane.start, lane.end):
-                seen.append(places[: compressed_end(position, ratio) // ratio])
-            if trace is not None:
-                trace.rows[layer] = ring.rows[[ring.pages + place for place in places]].clone()
+            if lane.request is None:
+                seen += [[] for _ in range(lane.start, lane.end)]
+                continue
+            locs = self.engine.requests.req_to_token[lane.slot, : lane.end].to(ring.rows.device)
+            places, visible = self.launches.row_places(
+                locs, lane.start, ratio=ratio, page_size=self.engine.geometry.page_size
+            )
+            if (places, visible) != rows_by_rule(locs, lane.start, ratio=ratio):
+                raise LayersDisagreeError(
+                    f"compressed rows of layer {layer} are not where the rule puts them"
+                )
+            trace = self.traces[lane.occupancy]
+            for position, place in enumerate(places, lane.start):
+                if place >= 0:
+                    below = trace.above(layer - 1, position + 1 - ratio, position + 1)
+                    ring.rows[ring.pages + place] = weights.pooled(below)
+            seen += visible
+            trace.rows[layer] = ring.rows[[ring.pages + row for row in visible[-1]]].clone()
         width = max(1, *(len(rows) for rows in seen))
         return torch.tensor(
             [[*rows, *[-1] * (width - len(rows))] for rows in seen],
@@ -202,13 +209,6 @@ class LayeredForward:
     def _stored(self, request: str, lane: Lane) -> Stored:
         locs = self.engine.requests.req_to_token[lane.slot, lane.start : lane.end]
         return Stored(request=request, start=lane.start, locs=tuple(locs.tolist()))
-
-    def _row_places(self, lane: Lane, ratio: int) -> list[int]:
-        """Compressed rows of a lane up to its end: the place of each group's last token."""
-        if lane.request is None:
-            return []
-        locs = self.engine.requests.req_to_token[lane.slot, ratio - 1 : lane.end : ratio]
-        return [loc // ratio for loc in locs.tolist()]
 
     def _keep(self, layer: int, lanes: Sequence[Lane], states: torch.Tensor) -> None:
         at = 0

@@ -6,12 +6,14 @@ import os
 
 import pytest
 
+from kvproof.fuzz.constructions import PAGED_SWA
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.expected import compare, load_expected
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.story import STALE, tell
-from kvproof.fuzz.targets import Target
+from kvproof.fuzz.targets import PAGE_HOLDS_WINDOW, Target
 from kvproof.kernels.backends import KernelBackend
+from kvproof.kernels.catalogue import family_of
 from kvproof.model.facts import Ended, EngineError, Started, encode_fact
 from kvproof.model.monitor import check
 from kvproof.model.scenario import Finish, Geometry, Piece, Prefill, Scenario, Submit
@@ -193,3 +195,28 @@ def test_an_insert_may_end_in_less_than_a_window_of_live_nodes(
         assert "AssertionError: new_prefix_len=2, len(new_indices)=1" in log[-1].message
     else:
         assert isinstance(log[-1], Ended)
+
+
+ODD_WINDOW = Scenario(
+    geometry=Geometry(window=5, page_size=4, slots=1, pool_tokens=64, swa_tokens=64),
+    operations=(
+        Submit(request="A", prompt=(Piece("A", 10),)), Prefill(request="A"), Finish(request="A"),
+        Submit(request="B", prompt=(Piece("A", 4),)), Prefill(request="B"),
+    ),
+)  # fmt: skip
+
+
+def test_less_than_a_window_behind_the_cursor_ends_in_a_double_free(
+    target: Target, process: EngineProcess
+) -> None:
+    """0.5.18 to 0.5.21; 0.5.22 asserts that it does not, and 0.5.23 keeps a window of pages."""
+    if target.construction != PAGED_SWA:
+        pytest.skip("the tree gives no SWA pages back")
+    log = process.play(ODD_WINDOW, timeout=60, backend="none")
+    family = family_of(target.engine.root).name
+    broken = {cause for invariant, cause in check(log).violations if invariant == "PARTITION"}
+    assert isinstance(log[-1], EngineError if family == "0.5.22" else Ended)
+    if family in PAGE_HOLDS_WINDOW:
+        assert broken == ({"shared"} if family == "0.5.22" else {"shared", "double-free"})
+    else:
+        assert broken == set()

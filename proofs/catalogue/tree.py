@@ -310,7 +310,7 @@ def _owner_claim(after: Callable[[Owners], Owners], taken_from: str) -> Callable
 
 
 def _recovery_keeps_one() -> Claim:
-    """RADIX-10: one of both pages stays, the other has an owner to go to, no reader's goes."""
+    """RADIX-11: one of both pages stays, the other has an owner to go to, no reader's goes."""
     held, cached, offered = z3.Bool("held"), z3.Int("cached"), z3.Int("offered")
     kept = recovered_page(held, Page(cached), Page(offered))
     return Claim(

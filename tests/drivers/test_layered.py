@@ -13,7 +13,7 @@ from kvproof.fuzz.drivers.wire import Layering
 from kvproof.fuzz.sweep import hit
 from kvproof.kernels.exact_model import ExactModel, mix, relative_error
 from kvproof.kernels.launch import Ring
-from kvproof.kernels.layer import LayerRules, Queries
+from kvproof.kernels.layer import LayerRules, Queries, rows_by_rule
 from kvproof.model.facts import Compared, EngineError, Fact, Stored, encode_fact
 from kvproof.model.forward import RuleForward
 from kvproof.model.layers import Stack
@@ -169,6 +169,16 @@ def test_attention_over_other_rows_than_were_followed_is_an_error() -> None:
     played.prefill([lane(0, 4)])
     with pytest.raises(LayersDisagreeError, match="other rows than those"):
         played.decode([lane(4, 5)])
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4])
+def test_a_row_lies_at_its_last_token_and_is_seen_from_there_on(ratio: int) -> None:
+    locs = torch.tensor([8, 9, 10, 11, 24, 25, 26, 27, 4, 5])
+    places, seen = rows_by_rule(locs, 3, ratio=ratio)
+    whole = [int(loc) // ratio for loc in locs[ratio - 1 :: ratio]]
+    assert [place for place in places if place >= 0] == whole[3 // ratio :]
+    assert [len(rows) for rows in seen] == [(position + 1) // ratio for position in range(3, 10)]
+    assert seen[-1] == whole
 
 
 # --- Its arithmetic ---------------------------------------------------------------------------

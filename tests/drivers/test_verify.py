@@ -63,8 +63,9 @@ def lengths(log, request="A"):
             fact.request == request and not fact.prefilling]  # fmt: skip
 
 
-@pytest.mark.parametrize("page_size", [1, 4])
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("release", "page_size"), [("0.5.15", 4), ("0.5.16", 1), ("0.5.23", 4), ("0.5.23", 1)]
+)
 def test_every_accepted_count(start, release, page_size):
     """Every count from 1 to D and back, twice round the ring, by the real kernels."""
     draft_tokens = 4

@@ -76,7 +76,8 @@ MANIFEST = json.dumps(
                     "swarm": True},
         "sizes": {"windows": [4], "page_sizes": [2], "slots": [1], "pool_tokens": [64],
                   "draft_tokens": [1], "overlaps": [0, 0, 1], "overlapped_drafts": False,
-                  "no_overlap": "", "page_holds_window": False, "swa_shares": []},
+                  "no_overlap": "", "page_holds_window": False, "swa_shares": [],
+                  "windows_in_pages": False},
         "time_limit": None, "redacted": False, "targets": ["sglang-0.5.15:registry"],
         "engines": [{"name": "sglang-0.5.15", "version": "0.5.15", "sha256": None}],
     }

@@ -402,8 +402,13 @@ MISSED: dict[Witness, list[Operation]] = {
     "rejected row rewritten": [*arrive("A", ("A", 3)), Verify(accepted=1), Finish(request="A")],
     "wrap inside a verify": [*arrive("A", ("A", 3)), Verify(accepted=1)],
 }
-PLAYED = sorted({*get_args(CacheWitness)} - OVERLAP_WITNESSES.keys() - {"over-allocation released"})
-"""The model allocates nothing ahead. Those of overlap are in test_overlap.py."""
+PLAYED = sorted(
+    {*get_args(CacheWitness)}
+    - {"over-allocation released"}
+    - SWA_WITNESSES.keys()
+    - OVERLAP_WITNESSES.keys()
+)
+"""The model allocates nothing ahead; of others see test_swa_reference.py and test_overlap.py."""
 
 DRAFTING = replace(SIZES, draft_tokens=2)
 

@@ -26,6 +26,7 @@ TOO_LITTLE = "0.5.18 to 0.5.22"
 
 RIGHT = {name: policy for name, policy in VARIANTS.items() if name != TOO_LITTLE} | {
     "early release": Policy(paged_swa=True, early_release=True),
+    "bigram keys": Policy(paged_swa=True, bigram_keys=True, slides_before_insert=True),
 }
 
 
@@ -99,6 +100,7 @@ FOUND_BY: dict[SwaFault, tuple[Invariant, Cause]] = {
     "plan cached as computed": ("REFINES", "uncomputed"),
     "SWA miscount": ("PARTITION", "sizes"),
     "forget a token's entry": ("MAP", "torn"),
+    "cursor counts tokens, not entries": ("PARTITION", "shared"),
 }
 """The checklist of known defects: what notices each."""
 
@@ -106,6 +108,10 @@ ASKS_FOR: dict[SwaFault, tuple[Sizes, dict[str, Any]]] = {
     "cursor past the window": (DRAFTING, {}),
     "cursor never moves": (Sizes(swa_shares=(4, 2), pool_tokens=(64, 40)), {}),
     "window released twice": (SMALL, {"early_release": True}),
+    "cursor counts tokens, not entries": (
+        SMALL,
+        {"bigram_keys": True, "slides_before_insert": True},
+    ),
 }
 """Sizes and policy that a fault needs beyond the defaults."""
 

@@ -33,7 +33,7 @@ from kvproof.model.facts import (
     Wrote,
 )
 from kvproof.model.monitor import check
-from kvproof.model.policy import Fault, RingFault
+from kvproof.model.policy import Fault, RingFault, StreamFault
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Abort,
@@ -538,7 +538,9 @@ def test_every_cause_invariant_and_fault_has_a_case() -> None:
         == set(INVARIANTS)
         == set(get_args(CacheInvariant))
     )
-    assert {fault for case in CASES for fault in case.faults} == set(get_args(RingFault))
+    assert {fault for case in CASES for fault in case.faults} == (
+        {*get_args(RingFault), *get_args(StreamFault)}
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

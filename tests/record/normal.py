@@ -75,7 +75,8 @@ class _Translation:
 
     def pieces(self, request: _Request, end: int) -> Prompt:
         assert self.started is not None
-        names = PrefixNames(self.started.geometry.page_size, self.key, b"[]")
+        ahead = int(self.started.bigram_keys)
+        names = PrefixNames(self.started.geometry.page_size, self.key, b"[]", ahead)
         return names.pieces(array("q", token_ids(self.texts, request.prompt, 0, end)))
 
     def group(self, operation: Operation, facts: Sequence[Fact]) -> Iterator[Fact]:

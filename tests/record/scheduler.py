@@ -101,10 +101,12 @@ def without_the_rest(cls: type, known: dict[str, Any]) -> Any:
 
 
 class Result:
-    """What a model worker gives back for a batch: a token each."""
+    """What a model worker gives back for a batch: a token each, or what a verify keeps of each."""
 
-    def __init__(self, tokens: Any) -> None:
+    def __init__(self, tokens: Any, **verify: Any) -> None:
         self.next_token_ids = tokens
+        for name, value in verify.items():
+            setattr(self, name, value)
         self.logits_output = NOTHING
 
     def get_num_generated_tokens(self, count: int) -> int:
@@ -119,7 +121,6 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
     from sglang.srt.managers import scheduler
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler_components import batch_result_processor
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     from kvproof.fuzz.drivers.base import MODEL_CONFIG, UNLIMITED
 
@@ -132,7 +133,7 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
         "req_to_token_pool": engine.requests,
         "model_config": model,
         "server_args": engine.server_args,
-        "spec_algorithm": SpeculativeAlgorithm.NONE,
+        "spec_algorithm": engine.algorithm,
         "enable_overlap": False,
         "is_generation": True,
         "hisparse_coordinator": None,
@@ -194,13 +195,33 @@ def next_batch(loop: Any) -> Any:
     return plan.batch_to_run
 
 
-def launch_of(batch: Any) -> Launch:
+def launch_of(batch: Any, draft_tokens: int) -> Launch:
     """What a batch's tensors say of it."""
     slots, ends = batch.req_pool_indices.tolist(), batch.seq_lens.tolist()
+    if batch.forward_mode.is_decode() and draft_tokens > 1:
+        lanes = zip(slots, ends, strict=True)
+        return Launch("verify", tuple((slot, end, end + draft_tokens) for slot, end in lanes))
     if batch.forward_mode.is_decode():
         lanes = zip(slots, ends, strict=True)
         return Launch("decode", tuple((slot, end - 1, end) for slot, end in lanes))
     return Launch("prefill", tuple(zip(slots, batch.prefix_lens, ends, strict=True)))
+
+
+def verified(batch: Any, tokens: Any, draft_tokens: int) -> Result:
+    """A verify's result; the requests of the batch keep one token, two, ... in turn."""
+    import torch
+
+    from kvproof.fuzz.drivers import speculation
+
+    count = len(batch.reqs)
+    kept = torch.arange(count) % draft_tokens + 1
+    # Scheduler.run_batch keeps the new lengths before the result is processed.
+    batch.seq_lens = batch.seq_lens + kept
+    batch.seq_lens_cpu = batch.seq_lens.to("cpu")
+    batch.spec_info = speculation.draft_input(count)
+    drafted = (tokens[:, None] + 1000 * torch.arange(draft_tokens)).flatten()
+    return Result(drafted, accept_lens=kept, speculative_num_draft_tokens=draft_tokens,
+                  num_non_draft_tokens_per_req=1)  # fmt: skip
 
 
 def run(day: Day, folder: Path) -> list[Launch]:
@@ -210,8 +231,10 @@ def run(day: Day, folder: Path) -> list[Launch]:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
+    from kvproof.fuzz.drivers import speculation
     from kvproof.fuzz.drivers.base import UNLIMITED
 
+    drafts = day.geometry.draft_tokens
     recorder = Instrumentation(shims.engine_family(), folder=folder)
     recorder.install()
     scenario = Scenario(geometry=day.geometry, operations=())
@@ -234,12 +257,15 @@ def run(day: Day, folder: Path) -> list[Launch]:
                 )
         batch = next_batch(loop)
         if batch:
-            launches.append(launch_of(batch))
+            launches.append(launch_of(batch, drafts))
             tokens = torch.arange(len(batch.reqs)) + 10_000 + 100 * step
             batch.input_ids = tokens
             if batch.forward_mode.is_decode():
-                processor.process_batch_result_decode(batch, Result(tokens))
+                result = verified(batch, tokens, drafts) if drafts > 1 else Result(tokens)
+                processor.process_batch_result_decode(batch, result)
             else:
+                if drafts > 1:
+                    batch.spec_info = speculation.draft_input(len(batch.reqs))
                 processor.process_batch_result_prefill(batch, Result(tokens))
         loop.last_batch = batch
     recorder.close()

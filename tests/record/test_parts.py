@@ -5,15 +5,31 @@ from __future__ import annotations
 import threading
 from array import array
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproof.model.facts import Ended, Gap, Started, Step, encode_fact, read_log
-from kvproof.model.scenario import Decode, Geometry, prompt_len, same_prefix
+from kvproof.model.facts import (
+    Advanced,
+    Allocated,
+    Answered,
+    Ended,
+    Fact,
+    Gap,
+    Ran,
+    Released,
+    Started,
+    Step,
+    encode_fact,
+    read_log,
+)
+from kvproof.model.scenario import Accepted, Decode, Geometry, Verify, prompt_len, same_prefix
 from kvproof.record.locs import merged, parallel_spans, readable, spans_of, spans_of_pages
 from kvproof.record.names import PrefixNames, unanswered
+from kvproof.record.recorder import MOST_VERIFIES, CannotFollowError, Extend, Recorder
 from kvproof.record.writer import LogWriter
+from kvproof.spec.radix import key_entries
 
 KEY = b"secret"
 TOKENS = st.lists(st.integers(0, 1), max_size=20).map(lambda tokens: array("q", tokens))
@@ -39,6 +55,16 @@ def test_names_agree_exactly_as_far_as_tokens_do_by_page(one, other, size):
         assert same_prefix(*pieces, end) == (one[:end] == other[:end])
     assert [prompt_len(prompt) for prompt in pieces] == [len(one), len(other)]
     assert (pieces[0] == pieces[1]) == (one == other)
+
+
+@given(TOKENS, TOKENS, st.sampled_from([1, 2, 4]))
+def test_names_of_bigram_pages_cover_the_token_behind_them(one, other, size):
+    """So a page has a common name exactly where a tree of bigram keys would share it."""
+    pieces = [PrefixNames(size, KEY, ahead=1).pieces(tokens) for tokens in (one, other)]
+    keys = [key_entries(tokens, bigram=True) for tokens in (one, other)]
+    for end in range(size, min(map(len, keys)) + 1, size):
+        assert same_prefix(*pieces, end + 1) == (keys[0][:end] == keys[1][:end])
+    assert [prompt_len(prompt) for prompt in pieces] == [len(one), len(other)]
 
 
 @given(TOKENS, TOKENS, st.sampled_from([1, 2, 4]))
@@ -181,3 +207,76 @@ def test_a_full_disk_is_said_once_and_ends_the_log(tmp_path):
 
 def raise_(sentence: str) -> None:
     raise AssertionError(sentence)
+
+
+def test_what_follows_a_verify_waits_for_its_result():
+    """An overlapped scheduler: two verifies are out, and a request leaves between them."""
+    said: list[Fact] = []
+    geometry = Geometry(window=4, page_size=4, slots=2, pool_tokens=64, draft_tokens=3)
+    started = Started(
+        target="model", backend="rules", geometry=geometry, ring_stride=6, reprefill_tail=0
+    )
+    recorder = Recorder(said.append, started, b"key")
+    one, two = (recorder.submit(array("q", range(5 + at))) for at in (0, 1))
+    for request, slot, total in ((one, 1, 5), (two, 2, 6)):
+        launch = [Extend(request=request, start=0, end=total, total=total)]
+        recorder.begin_prefill(launch)
+        recorder.end_prefill(launch, [slot])
+    before = len(said)
+    launch = [(one, 1), (two, 2)]
+    for page in (4, 8):
+        recorder.begin_verify()
+        recorder.allocated("full", ((page, page + 4),))
+        recorder.end_verify(launch)
+    assert len(said) == before
+    recorder.verified([one, two], [5, 6], [2, 3], 3)
+    recorder.begin_release(one, "finish", array("q", range(7)))
+    recorder.released(one, 1)
+    # The second verify still wrote for the request that is gone: its launch came first.
+    recorder.verified([one, two], [None, 9], [1, 1], 3)
+    assert [*map(type, said[before:])] == [
+        Step, Allocated, Ran, Ran, Advanced, Advanced,
+        Step, Allocated, Ran, Ran, Advanced, Advanced, Step, Answered, Released,
+    ]  # fmt: skip
+    ran = [(fact.request, fact.start, fact.end) for fact in said if isinstance(fact, Ran)][2:]
+    assert ran == [("r1", 5, 8), ("r2", 6, 9), ("r1", 7, 10), ("r2", 9, 12)]
+    steps = [fact for fact in said if isinstance(fact, Step)]
+    assert [step.index for step in steps] == [*range(len(steps))]
+    assert steps[-3].operation == Verify(accepted=2, others=(Accepted("r2", 3),))
+    # One whose result never comes stays out of the log.
+    recorder.begin_verify()
+    recorder.end_verify([(two, 2)])
+    recorder.evict(4)
+    assert recorder.ended() == Ended(steps=len(steps))
+
+
+def test_verifies_that_do_not_add_up_are_not_recorded():
+    geometry = Geometry(window=4, page_size=4, slots=2, pool_tokens=64, draft_tokens=3)
+    started = Started(
+        target="model", backend="rules", geometry=geometry, ring_stride=6, reprefill_tail=0
+    )
+
+    def verifying():
+        recorder = Recorder(lambda _: None, started, b"key")
+        one = recorder.submit(array("q", range(5)))
+        launch = [Extend(request=one, start=0, end=5, total=5)]
+        recorder.begin_prefill(launch)
+        recorder.end_prefill(launch, [1])
+        recorder.begin_verify()
+        recorder.end_verify([(one, 1)])
+        return recorder, one
+
+    recorder, one = verifying()
+    with pytest.raises(CannotFollowError, match="launch was not seen"):
+        recorder.verified([None], [5], [1], 3)
+    recorder, one = verifying()
+    with pytest.raises(CannotFollowError, match="grown between"):
+        recorder.verified([one], [6], [1], 3)
+    recorder, one = verifying()
+    with pytest.raises(CannotFollowError, match="longer than the server said"):
+        recorder.verified([one], [5], [1], 4)
+    recorder, one = verifying()
+    for _ in range(MOST_VERIFIES - 1):
+        recorder.begin_verify()
+    with pytest.raises(CannotFollowError, match="no result"):
+        recorder.begin_verify()

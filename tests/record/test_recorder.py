@@ -16,6 +16,8 @@ from kvproof.model.facts import (
     Gap,
     Pools,
     Ran,
+    Skipped,
+    Step,
     Translated,
     encode_fact,
 )
@@ -33,8 +35,10 @@ from kvproof.model.scenario import (
     Retract,
     Scenario,
     Submit,
+    Verify,
 )
 from kvproof.record.hooks import MAX_ERRORS
+from kvproof.triage.lift import lift
 
 from .normal import as_recorded, steps
 from .worker import KEY
@@ -153,3 +157,40 @@ def test_without_a_ring_no_launches_are_told(record):
     assert not any(isinstance(fact, Ran) for fact in recorded)
     assert steps(recorded) == steps(as_recorded(driven, KEY))
     assert statuses(check(recorded))["FRESH-DECODE"] == "unknown"
+
+
+DRAFTED = Scenario(
+    geometry=Geometry(window=4, page_size=4, slots=1, pool_tokens=128, draft_tokens=3),
+    operations=(
+        Submit(request="A", prompt=(Piece("A", 17),)), Prefill(request="A"),
+        Verify(accepted=3), Verify(accepted=1), Finish(request="A"),
+        Submit(request="B", prompt=(Piece("B", 18),)), Prefill(request="B"), Finish(request="B"),
+        Submit(request="C", prompt=(Piece("A", 17), Piece("C", 18))), Prefill(request="C"),
+        Verify(accepted=2), Verify(accepted=3), Retract(request="C"),
+        Prefill(request="C", tokens=8), Abort(request="C"),
+    ),
+)  # fmt: skip
+"""C reuses 16 tokens of 18, so its first verify reads what B left in the slot."""
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_verifies_are_recorded_and_their_log_is_lifted(record, release):
+    """Launches, accepted counts, and what a verdict says; a scenario made of it shows the same."""
+    engine = record(release)
+    driven, recorded = engine.play(DRAFTED)
+    assert recorded[0].geometry == DRAFTED.geometry
+    assert recorded[0].bigram_keys
+    drafts = [fact for fact in recorded if isinstance(fact, Ran) and fact.mode == "verify"]
+    assert [(fact.start, fact.end) for fact in drafts] == [
+        (17, 20), (20, 23), (18, 21), (20, 23),
+    ]  # fmt: skip
+    verifies = [fact.operation for fact in recorded if isinstance(fact, Step)]
+    counts = [step.accepted for step in verifies if isinstance(step, Verify)]
+    assert counts == [3, 1, 2, 3]
+    stale = check(recorded).counts.keys() & {("FRESH-DECODE", "other-request")}
+    assert bool(stale) == (release != "0.5.23")
+    assert check(recorded).worst_of("PARTITION") is None
+    again, _ = engine.play(lift(recorded))
+    assert bool(check(again).counts.keys() & {("FRESH-DECODE", "other-request")}) == bool(stale)
+    assert [fact for fact in again if isinstance(fact, Skipped)] == []
+    assert check(driven).witnesses["over-allocation released"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.errors import EngineError
@@ -34,14 +35,16 @@ DAY = Day(
 """Chunked prompts, a shared prefix, and more tokens than the pool holds."""
 
 
+@pytest.mark.parametrize("draft_tokens", [1, 3])
 @pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
-def test_a_scheduler_loop_is_recorded(tmp_path, release):
+def test_a_scheduler_loop_is_recorded(tmp_path, release, draft_tokens):
     try:
         env = engine_env(EngineStore().find(release))
     except EngineError as error:
         pytest.skip(str(error))
+    day = Day(replace(DAY.geometry, draft_tokens=draft_tokens), DAY.arrivals)
     result = subprocess.run(
-        [sys.executable, "-P", str(LOOP), msgspec.json.encode(DAY).decode(), str(tmp_path)],
+        [sys.executable, "-P", str(LOOP), msgspec.json.encode(day).decode(), str(tmp_path)],
         env=env, capture_output=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr.decode()[-2000:]

@@ -1,4 +1,4 @@
-"""RADIX-1 to RADIX-11, most of them against brute force over small trees."""
+"""RADIX-1 to RADIX-12, most of them against brute force over small trees."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from kvproof.spec.radix import (
     page_prefixes,
     recovered_page,
     recovers,
+    tokens_of,
     window_match,
 )
 
@@ -151,19 +152,8 @@ def test_radix_8_adds_one_page_to_the_longest_match(
         assert run.best == ends[-1]
 
 
-def test_radix_9_a_tombstone_recovers_by_a_live_page_alone() -> None:
-    assert [recovers(t, live) for t in (True, False) for live in (True, False)] == [
-        True, False, False, False,
-    ]  # fmt: skip
-
-
-def test_radix_10_a_reader_keeps_its_full_page() -> None:
-    assert recovered_page(True, Page(3), Page(8)) == 3
-    assert recovered_page(False, Page(3), Page(8)) == 8
-
-
 @given(one=keys, other=keys)
-def test_radix_11_bigram_entries_agree_one_token_less_far(one: Prefix, other: Prefix) -> None:
+def test_radix_9_bigram_entries_agree_one_token_less_far(one: Prefix, other: Prefix) -> None:
     """A pair is known by both its tokens, so two keys share the pairs within what they share."""
 
     def agreed(left: Sequence[int], right: Sequence[int]) -> int:
@@ -174,3 +164,19 @@ def test_radix_11_bigram_entries_agree_one_token_less_far(one: Prefix, other: Pr
     entries = [key_entries(key, bigram=True) for key in (one, other)]
     assert [len(found) for found in entries] == [max(0, len(key) - 1) for key in (one, other)]
     assert agreed(*entries) == max(0, agreed(one, other) - 1)
+
+
+def test_radix_10_a_tombstone_recovers_by_a_live_page_alone() -> None:
+    assert [recovers(t, live) for t in (True, False) for live in (True, False)] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_radix_11_a_reader_keeps_its_full_page() -> None:
+    assert recovered_page(True, Page(3), Page(8)) == 3
+    assert recovered_page(False, Page(3), Page(8)) == 8
+
+
+@given(tokens=st.lists(st.integers(0, 2**40), min_size=2, max_size=6), bigram=st.booleans())
+def test_radix_12_gives_the_tokens_back(tokens: list[int], bigram: bool) -> None:
+    assert tokens_of(key_entries(tokens, bigram=bigram), bigram=bigram) == tokens
