@@ -94,10 +94,7 @@ class Sizes:
             (window, page_size)
             for window in self.windows
             for page_size in self.page_sizes
-            if page_size >= window
-            or not (
-                self.page_holds_window or (self.windows_in_pages and (window + 1) % page_size > 1)
-            )
+            if page_size >= window or not self._left_out(window % page_size, page_size)
         ]
         ordered = sorted(pairs, key=_likeness)
         groups = [list(group) for _, group in groupby(ordered, _likeness)]

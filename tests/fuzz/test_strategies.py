@@ -59,7 +59,7 @@ def drawn(request: pytest.FixtureRequest) -> list[Scenario]:
 
 
 def test_every_kind_of_operation_occurs() -> None:
-    kinds = Counter(type(operation) for s in draw(scenarios(), 120) for operation in s.operations)
+    kinds = Counter(type(operation) for s in draw(scenarios(), 250) for operation in s.operations)
     assert set(kinds) == set(get_args(CacheOperation))
 
 
