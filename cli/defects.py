@@ -15,7 +15,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
-from kvproof.fuzz.known_defects import (
+from kvproof.fuzz.manifest import processor
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.files import NoMarkersError, renew
+from kvproof.triage.find_again import DefectResult, Finder, Outcome
+from kvproof.triage.known_defects import (
     ByFuzzing,
     ByScenario,
     Defect,
@@ -23,10 +27,6 @@ from kvproof.fuzz.known_defects import (
     Way,
     load_defects,
 )
-from kvproof.fuzz.manifest import processor
-from kvproof.kernels.engines.errors import EngineError
-from kvproof.model.files import NoMarkersError, renew
-from kvproof.triage.known import DefectResult, Finder, Outcome
 
 BEGIN = "<!-- known defects: made by `kvproof defects --run --table`, do not edit -->"
 END = "<!-- end of known defects -->"

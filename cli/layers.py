@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Group
@@ -13,7 +13,7 @@ from kvproof.cli.stack import parse_ratios
 from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.sweep import Point, points
 from kvproof.fuzz.targets import find_targets
-from kvproof.kernels.backends import KernelBackend, missing
+from kvproof.kernels.backends import missing
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.layers import Stack
@@ -39,7 +39,10 @@ def layers(
     heads: Annotated[int, typer.Option(min=1, max=256, help="Query heads.")] = 2,
     dim: Annotated[int, typer.Option(min=16, max=1024, help="Width of a key.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights.")] = 0,
-    backend: Annotated[KernelBackend, typer.Option(help="Where the kernels run.")] = "interpreter",
+    backend: Annotated[
+        Literal["rules", "interpreter", "cuda", "hip"],
+        typer.Option(help="Where the kernels run; or the rules, behind the real caches."),
+    ] = "interpreter",
     as_json: JsonOption = False,
 ) -> None:
     """Find the smallest tail with which a hit computes what a cold run computes.
@@ -48,7 +51,7 @@ def layers(
     and, for each request, on an empty one; floats, taint and payloads are held against each other.
     Exits with 1 where the smallest tail is not the theorem's (X3, X4) or the oracles disagree.
     """
-    reason = missing(backend)
+    reason = None if backend == "rules" else missing(backend)
     if reason is not None:
         raise EngineError(
             f"no kernels can run on {backend}: {reason}", fix="leave --backend out, or use a GPU"
@@ -70,7 +73,7 @@ def layers(
     measured: list[Point] = []
     with progress("measuring", lines=False) as tell:
         for point in points(
-            found, stacks=stacks, sizes=sizes, heads=heads, dim=dim, seed=seed, kernels=backend,
+            found, stacks=stacks, sizes=sizes, heads=heads, dim=dim, seed=seed, backend=backend,
             tell=tell,
         ):  # fmt: skip
             measured.append(point)

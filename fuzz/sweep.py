@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from typing import Literal
 
 import msgspec
 
@@ -92,7 +93,7 @@ def points(
     heads: int,
     dim: int,
     seed: int,
-    kernels: KernelBackend,
+    backend: Literal["rules"] | KernelBackend,
     confirm: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Point]:
@@ -105,7 +106,7 @@ def points(
         heads: query heads.
         dim: width of a key.
         seed: of the weights.
-        kernels: where the real kernels run.
+        backend: where the real kernels run, or the rules in their place.
         confirm: run the tails around the bound by themselves too.
         tell: told what begins.
 
@@ -114,13 +115,16 @@ def points(
     """
     for target, ratios in product(targets, stacks):
         layering = Layering(ratios=ratios, heads=heads, dim=dim, seed=seed)
+        kernels: KernelBackend = "interpreter" if backend == "rules" else backend
         with target.process(kernels=kernels, layering=layering) as process:
             for window, page_size in sizes:
                 stack = Stack(ratios=ratios)
                 if stack.misfit(page_size) is None:
                     tell(f"{target.name}: ratios {_words(ratios)}, window {window}, "
                          f"pages of {page_size}")  # fmt: skip
-                    yield _point(process, target, stack, window, page_size, confirm=confirm)
+                    yield _point(
+                        process, target, stack, window, page_size, backend, confirm=confirm
+                    )
 
 
 def _words(ratios: Sequence[int]) -> str:
@@ -153,13 +157,13 @@ def hit(*, window: int, page_size: int, tail: int, slots: int) -> Scenario:
 
 
 def _point(
-    process: EngineProcess, target: Target, stack: Stack, window: int, page_size: int, *,
-    confirm: bool,
+    process: EngineProcess, target: Target, stack: Stack, window: int, page_size: int,
+    backend: Backend, *, confirm: bool,
 ) -> Point:  # fmt: skip
     began = time.monotonic()
     bound = exact_logits_tail(stack.layers, window)
     longest = bound + max(window, page_size, *stack.ratios)
-    facts, matched, found = _play(process, window, page_size, longest)
+    facts, matched, found = _play(process, window, page_size, longest, backend)
     monitor = check(facts, stack=stack)
     states = monitor.layers.compared if monitor.layers else 0
     disagree = ("EXACT", "oracles-differ") in monitor.violations
@@ -169,7 +173,7 @@ def _point(
     for tail in (bound - 1, bound):
         # A capped release matches less where the tail is shorter than the window.
         if confirm and tail >= window:
-            facts, _, alone = _play(process, window, page_size, tail)
+            facts, _, alone = _play(process, window, page_size, tail, backend)
             disagree |= ("EXACT", "oracles-differ") in check(facts, stack=stack).violations
             confirmed[tail] = alone.states[-1][-1] <= alone.noise
     assert isinstance(facts[0], Started)
@@ -195,7 +199,7 @@ def _point(
 
 
 def _play(
-    process: EngineProcess, window: int, page_size: int, tail: int
+    process: EngineProcess, window: int, page_size: int, tail: int, backend: Backend
 ) -> tuple[list[Fact], int, Compared]:
     """The log, what C matched, and how it departs."""
     for slots in (1, 4):
@@ -203,7 +207,7 @@ def _play(
         # Whether it hits at all is the caches' matter: quick to see by the rules.
         if not _matched(_played(process, scenario, "rules")):
             continue
-        facts = _played(process, scenario, process.backend)
+        facts = _played(process, scenario, backend)
         [found] = [f for f in facts if isinstance(f, Compared) and f.request == "C"]
         return facts, _matched(facts), found
     raise EngineError(

@@ -11,6 +11,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from types import MethodType, SimpleNamespace
 from typing import IO, Any, TypeAlias
 
@@ -19,6 +20,7 @@ import msgspec
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.store import Engine
 from kvproof.spec.cursor import cursor, cursor_margin
+from kvproof.spec.pages import page_floor
 
 _BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend_hip_radix"
 
@@ -68,16 +70,37 @@ class Eviction(msgspec.Struct, frozen=True, kw_only=True, tag="eviction"):
         return (cursor(self.evicted, self.protected, self.computed_len, margin, self.page_size),)
 
 
-Question: TypeAlias = Store | Eviction
+class Tail(msgspec.Struct, frozen=True, kw_only=True, tag="tail"):
+    """How much of a prompt's sliding window is sent? Asks ``_swa_tail_len`` of a decode server.
+
+    Attributes:
+        seq_len: tokens of the prompt.
+        window: the release's ``sliding_window_size``.
+    """
+
+    seq_len: int
+    window: int
+    page_size: int
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """A window below the boundary at which the prompt's bigrams are inserted, and the rest."""
+        boundary = page_floor(self.seq_len - 1, self.page_size)
+        first = page_floor(max(0, boundary - self.window), self.page_size)
+        return (self.seq_len - first,)
+
+
+Question: TypeAlias = Store | Eviction | Tail
 
 
 class AskedProcess:
     """One engine's functions, in a process of their own."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, environment: Mapping[str, str] | None = None) -> None:
+        """Start it; ``environment`` is what an operator sets besides."""
         self._process = subprocess.Popen(
             engine_command(__name__),
-            env=engine_env(engine),
+            env={**engine_env(engine), **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -176,8 +199,26 @@ def evicted(eviction: Eviction) -> tuple[int, ...]:
     return (held.swa_evicted_seqlen,)
 
 
+def tail(tail: Tail) -> tuple[int, ...]:
+    """What this process's engine sends, with a radix cache on the decode server."""
+    decode: Any = importlib.import_module("sglang.srt.disaggregation.decode")
+    decode.get_disagg = lambda: SimpleNamespace(disaggregation_decode_enable_radix_cache=True)
+    queue = SimpleNamespace(
+        _uses_swa_tail_prealloc=lambda: True,
+        scheduler=SimpleNamespace(sliding_window_size=tail.window),
+        token_to_kv_pool_allocator=SimpleNamespace(page_size=tail.page_size),
+    )
+    return (decode.DecodePreallocQueue._swa_tail_len(queue, tail.seq_len),)
+
+
 def _answer(question: Question) -> tuple[int, ...]:
-    return stored(question) if isinstance(question, Store) else evicted(question)
+    match question:
+        case Store():
+            return stored(question)
+        case Eviction():
+            return evicted(question)
+        case Tail():
+            return tail(question)
 
 
 def _serve(lines: IO[bytes], out: IO[bytes]) -> None:

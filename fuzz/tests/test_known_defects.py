@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvproof.fuzz.known_defects import ByScenario, load_defects
 from kvproof.fuzz.targets import Target
-from kvproof.triage.known import Finder
+from kvproof.triage.find_again import Finder
+from kvproof.triage.known_defects import ByScenario, load_defects
 
 SCENARIOS = [
     (defect.name, number, way)

@@ -21,7 +21,7 @@ from kvproof.model.monitor import check
 from kvproof.model.scenario import Scenario
 
 RATIOS = (0, 2, 1)
-EXAMPLES = 12
+EXAMPLES = 8
 
 
 def test_taint_says_what_the_floats_say(target: Target) -> None:
@@ -50,13 +50,11 @@ def test_taint_says_what_the_floats_say(target: Target) -> None:
             seen["departed"] += len(monitor.layers.departures())
 
         agree()
-    assert seen["compared"] > 400, "hardly anything was compared"
-    assert seen["departed"] > 3, "hardly any request departed from its cold run"
+    assert seen["compared"] > 300, "hardly anything was compared"
+    assert seen["departed"] > 2, "hardly any request departed from its cold run"
 
 
-@pytest.mark.parametrize(
-    ("ratios", "window", "page_size"), [((0,), 3, 1), ((0, 0), 3, 2), ((0, 2), 2, 2)]
-)
+@pytest.mark.parametrize(("ratios", "window", "page_size"), [((0, 0), 2, 2), ((0, 2), 2, 2)])
 def test_the_smallest_exact_tail_is_the_theorems(
     ratios: tuple[int, ...], window: int, page_size: int, release: Target, backend: KernelBackend
 ) -> None:
@@ -65,7 +63,7 @@ def test_the_smallest_exact_tail_is_the_theorems(
         pytest.skip(f"{release.name} has no ring")
     [point] = points(
         [release], stacks=[ratios], sizes=[(window, page_size)], heads=2, dim=32, seed=0,
-        kernels=backend, confirm=False,
+        backend=backend, confirm=False,
     )  # fmt: skip
     bound = len(ratios) * (window - 1) + 1
     assert point.exact_from == (None if any(ratios[1:]) else bound)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kvproof.cli.app import app
 from kvproof.cli.defects import BEGIN, END
-from kvproof.fuzz.known_defects import load_defects
+from kvproof.triage.known_defects import load_defects
 
 CHEAP = ("repeated-prompt", "graph-tail-kept", "prefix-of-one-page")
 """A mutant of either reference engine, and one that is out of reach."""

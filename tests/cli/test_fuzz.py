@@ -162,7 +162,7 @@ class FakeTarget:
 def fuzz_fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def fuzz(process: FakeProcess, *arguments: str):
         # Shrinking has tests of its own, and takes most of the time.
-        monkeypatch.setattr(Campaign, "shrink", lambda _self, _broken, found, _backend: found)
+        monkeypatch.setattr(Campaign, "shrink", lambda _self, _broken, found, *_: found)
         monkeypatch.setattr(
             command, "find_targets", lambda *_names, **_family: (FakeTarget(process),)
         )

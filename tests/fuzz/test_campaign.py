@@ -51,7 +51,7 @@ UNBROKEN: dict[Invariant, Status] = {
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrinking takes most of a campaign's time, and is not what such a test is about."""
-    monkeypatch.setattr(Campaign, "shrink", lambda _self, _broken, found, _backend: found)
+    monkeypatch.setattr(Campaign, "shrink", lambda _self, _broken, found, *_: found)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from kvproof.fuzz.constructions import BY_FAMILY
-from kvproof.fuzz.known_defects import (
+from kvproof.fuzz.targets import TRANSLATIONS
+from kvproof.kernels.engines.releases import RELEASES
+from kvproof.model.scenario import BadFileError
+from kvproof.proofs.catalogue import find
+from kvproof.proofs.mutants import MUTANTS
+from kvproof.triage.find_again import mutant_outcome
+from kvproof.triage.known_defects import (
     MOST_OPERATIONS,
+    ByAsking,
     ByFuzzing,
     ByMutant,
     ByProof,
@@ -19,12 +26,6 @@ from kvproof.fuzz.known_defects import (
     decode_defects,
     load_defects,
 )
-from kvproof.fuzz.targets import TRANSLATIONS
-from kvproof.kernels.engines.releases import RELEASES
-from kvproof.model.scenario import BadFileError
-from kvproof.proofs.catalogue import find
-from kvproof.proofs.mutants import MUTANTS
-from kvproof.triage.known import mutant_outcome
 from kvproof.triage.symptoms import refuse_unknown
 
 DEFECTS = load_defects()
@@ -61,6 +62,8 @@ def test_an_entry_names_what_there_is(defect: Defect) -> None:
                     assert release in set(RELEASES)
                     known = {*TRANSLATIONS, *(c for names in BY_FAMILY.values() for c in names)}
                     assert construction in known
+            case ByAsking():
+                assert set(way.targets) <= set(RELEASES)
             case ByMutant():
                 refuse_unknown(way.symptom)
             case ByProof():
@@ -88,7 +91,7 @@ def test_at_least_twelve_are_found_on_real_releases() -> None:
     real = [
         defect
         for defect in DEFECTS
-        if any(isinstance(way, ByFuzzing | ByScenario) for way in defect.found)
+        if any(isinstance(way, ByFuzzing | ByScenario | ByAsking) for way in defect.found)
     ]
     assert len(real) >= 12
 

@@ -19,6 +19,7 @@ from kvproof.model.reference import Policy
 from kvproof.model.scenario import BadFileError, Scenario
 from kvproof.model.text import parse_scenario
 from kvproof.model.toml import decode_toml
+from kvproof.proofs.asked import Question
 
 REGISTRY = Path(__file__).with_name("known_defects.toml")
 
@@ -119,13 +120,28 @@ class ByProof(_Way, frozen=True, kw_only=True, tag="proof"):
     note: str = ""
 
 
+class ByAsking(_Way, frozen=True, kw_only=True, tag="asked"):
+    """A release's own function gives another answer than the specification.
+
+    Attributes:
+        targets: engines, e.g. ``0.5.14``.
+        question: what is asked.
+        environment: variables of the engine that an operator may set.
+    """
+
+    targets: tuple[str, ...]
+    question: Question
+    environment: dict[str, str] = {}
+    note: str = ""
+
+
 class OutOfReach(_Way, frozen=True, kw_only=True, tag="out of reach"):
     """Why it is not found here."""
 
     reason: str
 
 
-Way: TypeAlias = ByFuzzing | ByScenario | ByMutant | ByProof | OutOfReach
+Way: TypeAlias = ByFuzzing | ByScenario | ByAsking | ByMutant | ByProof | OutOfReach
 
 
 class Defect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

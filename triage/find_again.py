@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
@@ -15,15 +15,6 @@ from hypothesis.strategies import SearchStrategy
 from kvproof.fuzz.campaign import scenarios_of
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.forward_strategies import forward_scenarios
-from kvproof.fuzz.known_defects import (
-    ByFuzzing,
-    ByMutant,
-    ByProof,
-    ByScenario,
-    Defect,
-    OutOfReach,
-    Way,
-)
 from kvproof.fuzz.profiles import PROFILES
 from kvproof.fuzz.seek import seek
 from kvproof.fuzz.strategies import Sizes, scenarios
@@ -35,10 +26,21 @@ from kvproof.model.forward_reference import forward_player
 from kvproof.model.monitor import check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import Scenario
+from kvproof.proofs.asked import AskedProcess
 from kvproof.proofs.catalogue import find
 from kvproof.proofs.mutants import MUTANTS
 from kvproof.proofs.prove import kills, prove
 from kvproof.proofs.solver import Prover
+from kvproof.triage.known_defects import (
+    ByAsking,
+    ByFuzzing,
+    ByMutant,
+    ByProof,
+    ByScenario,
+    Defect,
+    OutOfReach,
+    Way,
+)
 from kvproof.triage.symptoms import shows, symptoms_of
 
 PLAY_TIMEOUT_S = 60.0
@@ -81,7 +83,8 @@ class DefectResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def on_releases(self) -> bool:
         """Whether it was found on the real code of a release."""
-        return any(o.state == "found" and o.by in {"fuzz", "scenario"} for o in self.outcomes)
+        real = {"fuzz", "scenario", "asked"}
+        return any(o.state == "found" and o.by in real for o in self.outcomes)
 
     @property
     def as_promised(self) -> bool:
@@ -122,6 +125,10 @@ class Finder:
         match way:
             case OutOfReach(reason=reason):
                 yield Outcome(by="out of reach", where="", state="out of reach", reason=reason)
+            case ByAsking():
+                for name in way.targets:
+                    self.report(f"{defect.name}: a function of {name}")
+                    yield self.asked(way, name)
             case ByProof():
                 self.report(f"{defect.name}: theorem {way.theorem}")
                 yield proof_outcome(way)
@@ -152,6 +159,29 @@ class Finder:
                 note=way.note,
             )  # fmt: skip
 
+    def asked(self, way: ByAsking, name: str) -> Outcome:
+        """Whether a release's own function departs from the specification."""
+        question = way.question
+        try:
+            engine = self.store.find(name)
+        except EngineError:
+            return _not_run("asked", name, type(question).__name__)
+        with closing(AskedProcess(engine, way.environment)) as process:
+            answer = process.ask(question)
+        due = question.due
+        departs = not isinstance(answer, str) and answer != due
+        return Outcome(
+            by="asked",
+            where=name,
+            state="found" if departs else "not found",
+            breaks=f"{type(question).__name__.lower()}: {_numbers(answer)}, due is {_numbers(due)}",
+            reason=way.note
+            if departs
+            else "it answers as specified"
+            if answer == due
+            else f"it gives no answer: {answer}",
+        )
+
     def clean_on(self, way: ByScenario, name: str) -> Outcome:
         """Whether a scenario does not break on a target that has no such defect."""
         target = self._target(name)
@@ -180,6 +210,7 @@ class Finder:
             self.close()
             self._process = (target.name, target.process())
         process = self._process[1]
+        process.start()  # the import of the engine is not part of any figure
 
         def play(scenario: Scenario) -> list[Fact]:
             return process.play(scenario, timeout=PLAY_TIMEOUT_S, backend="rules")
@@ -188,6 +219,10 @@ class Finder:
 
 
 Play: TypeAlias = Callable[[Scenario], Sequence[Fact]]
+
+
+def _numbers(answer: tuple[int, ...] | str) -> str:
+    return answer if isinstance(answer, str) else ", ".join(map(str, answer))
 
 
 def _shown(play: Play, scenario: Scenario, *, symptom: str) -> bool:

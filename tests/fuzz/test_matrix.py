@@ -1,0 +1,48 @@
+"""The matrix of a run as Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from kvproof.fuzz.matrix import BEGIN, END, markdown
+from kvproof.model.files import renew
+
+from .conftest import UNCAPPED, FakeProcess, campaign
+
+
+def test_releases_that_came_to_the_same_stand_in_one_row() -> None:
+    result = campaign(FakeProcess(rules=UNCAPPED)).run()
+    one = replace(result, target="sglang-1:registry", versions={"sglang": "1"})
+    two = replace(result, target="sglang-2:registry", versions={"sglang": "2"})
+    other = replace(
+        two,
+        target="sglang-3:registry",
+        versions={"sglang": "3"},
+        verdicts=tuple(replace(v, status="unknown", violation=None) for v in two.verdicts),
+    )
+    lines = markdown((one, two, other), note="note").splitlines()
+    head, rule, *rows = lines
+    assert head.startswith("| release | construction | FRESH-DECODE | FRESH-PREFILL |")
+    assert rule.count("---") == 2 + len(result.verdicts)
+    assert rows[0].startswith("| 1, 2 | registry | violated: other-request |")
+    assert rows[1].startswith("| 3 | registry | unknown |")
+    assert rows[-1] == "note"
+
+
+def test_a_release_without_a_ring_says_so() -> None:
+    result = campaign(FakeProcess(rules=UNCAPPED)).run()
+    verdicts = tuple(
+        replace(v, status="skipped", violation=None, reason="this release has no ring")
+        for v in result.verdicts
+    )
+    assert "| no ring |" in markdown((replace(result, verdicts=verdicts),), note="")
+
+
+def test_a_document_is_renewed_between_its_markers(tmp_path: Path) -> None:
+    document = tmp_path / "doc.md"
+    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert renew(document, begin=BEGIN, end=END, table="new")
+    assert document.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert not renew(document, begin=BEGIN, end=END, table="new")
