@@ -62,7 +62,7 @@ class Sizes:
     """What geometries are drawn from; the defaults keep a scenario quick to run and to read.
 
     Attributes:
-        overlaps: without and with overlap scheduling; once for each share of the scenarios.
+        overlaps: without and with overlap scheduling.
         overlapped_drafts: whether a geometry that drafts may overlap.
         no_overlap: why none overlaps; empty where some do, or nobody asked.
         page_holds_window: leave out pages that are smaller than the window.
@@ -100,6 +100,15 @@ class Sizes:
         groups = [list(group) for _, group in groupby(ordered, _likeness)]
         return sorted(groups, key=lambda group: min(map(pairs.index, group)))
 
+    def drafts_and_overlaps(self) -> list[tuple[int, int]]:
+        """Pairs that can be drawn, each as often as it stands here."""
+        return [
+            (draft_tokens, overlap)
+            for draft_tokens in self.draft_tokens
+            for overlap in self.overlaps
+            if self.overlapped_drafts or not (overlap and draft_tokens > 1)
+        ]
+
     def _left_out(self, over: int, page_size: int) -> bool:
         """Whether windows longer than a page, by ``over`` modulo it, are not drawn."""
         odd = 0 < over < page_size - 1
@@ -118,6 +127,7 @@ def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
 def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
     """Geometries; the pool holds a few requests, so that eviction happens."""
     window, page_size = draw(st.sampled_from(draw(st.sampled_from(sizes.windows_and_pages()))))
+    draft_tokens, overlap = draw(st.sampled_from(sizes.drafts_and_overlaps()))
     geometry = Geometry(
         window=window,
         page_size=page_size,
@@ -125,12 +135,9 @@ def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
         pool_tokens=draw(st.sampled_from(sizes.pool_tokens)),
         # With a draft longer than the window an older release drops keys of accepted tokens,
         # whatever the stride (R7); no server has one.
-        draft_tokens=min(window, draw(st.sampled_from(sizes.draft_tokens))),
+        draft_tokens=min(window, draft_tokens),
+        overlap=overlap or msgspec.UNSET,
     )
-    if draw(st.sampled_from(sizes.overlaps)) and (
-        sizes.overlapped_drafts or geometry.draft_tokens == 1
-    ):
-        geometry = replace(geometry, overlap=1)
     if sizes.swa_shares:
         geometry = _with_swa_pool(geometry, draw(st.sampled_from(sizes.swa_shares)))
     return geometry
@@ -441,7 +448,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
-        *_overlap_moves(geometry),
+        *_overlap_moves(geometry, come_back),
         ("flush", _move(_flush)),
     )
 
@@ -460,9 +467,14 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     )
 
 
-def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+def _overlap_moves(
+    geometry: Geometry, come_back: SearchStrategy[Move]
+) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """Moves that matter with overlap scheduling."""
-    return (("complete", _move(_complete)),) if geometry.overlap else ()
+    if not geometry.overlap:
+        return ()
+    # Whatever else is on: what a step in flight may meet is a slot that changes hands.
+    return (("arrive", come_back), ("arrive", come_back), ("complete", _move(_complete)))
 
 
 def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:

@@ -47,7 +47,7 @@ pages are in use, and go wrong only for windows that are neither 0 nor -1 modulo
 DRAFTS = (1, 1, 3, 2, 4)
 """Tokens that a verify writes; 1 for an engine without speculation."""
 
-OVERLAPS = (0, 0, 1)
+OVERLAPS = (0, 1)
 """Without and with overlap scheduling. No verify is overlapped: its result tells the engine how far
 to launch the next step, and the worker that would know is not among what the drivers play."""
 
