@@ -514,6 +514,6 @@ def _not_asked(invariant: Invariant, survey: Survey) -> str:
         return "who holds locks is not told" if invariant == "LOCK" else "no paged SWA pool is told"
     if target is None:
         return ""
-    if invariant == "IN-FLIGHT":
-        return target.sizes.no_overlap
+    if invariant == "IN-FLIGHT" and 1 not in target.sizes.overlaps:
+        return target.sizes.no_overlap or "no scenario of this target overlaps"
     return "" if target.has_ring else "this release has no ring"

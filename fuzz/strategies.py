@@ -431,7 +431,8 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     # A real engine that drafts decodes no other way; the model does both.
     step: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (("decode", decode),)
     if geometry.draft_tokens > 1:
-        step = (("verify", verify), ("verify", verify))
+        # Without any a scenario would end with its prefills.
+        step = (("arrive", verify), ("verify", verify))
     return (
         ("arrive", _move(_rest)),
         ("arrive", arrive),
