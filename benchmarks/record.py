@@ -26,6 +26,7 @@ from kvproof.fuzz.busy import busy_scenario
 from kvproof.fuzz.manifest import processor
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.player import Player
 from kvproof.model.scenario import Scenario, decode_scenario, encode_scenario
 from kvproof.record.locs import Level
 
@@ -56,6 +57,7 @@ def measure_engine(scenario: Scenario, rounds: int) -> dict[str, Any]:
             )
             recorder.install()
         player = build(Play(scenario=scenario, backend="none"))
+        assert isinstance(player, Player)
         player.engine = Unwatched(player.engine)
         began = time.process_time()
         for _ in player.play(scenario):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from kvproof.fuzz.profiles import PROFILES, Profile
-from kvproof.fuzz.strategies import EVERYTHING, KINDS, NAMES, histories, scenarios, swarms
+from kvproof.fuzz.strategies import KINDS, NAMES, histories, scenarios, swarms
 from kvproof.model.facts import Ended
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.reference import reference_player
@@ -95,7 +95,6 @@ def test_swarms_differ_and_can_do_something() -> None:
 
     keep()
     assert len(set(drawn)) > 50
-    assert EVERYTHING in drawn
     for swarm in drawn:
         assert swarm <= set(KINDS)
         assert "arrive" in swarm
@@ -107,7 +106,7 @@ def test_some_scenarios_have_no_eviction_and_some_no_decode() -> None:
 
     @seed(0)
     @settings(
-        max_examples=150, phases=(Phase.generate,), database=None, deadline=None,
+        max_examples=300, phases=(Phase.generate,), database=None, deadline=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(scenarios())
@@ -115,7 +114,7 @@ def test_some_scenarios_have_no_eviction_and_some_no_decode() -> None:
         drawn.append(scenario)
 
     keep()
-    long = [scenario for scenario in drawn if len(scenario.operations) > 12]
+    long = [scenario for scenario in drawn if len(scenario.operations) > 8]
     for kind in (Evict, Decode):
         having = sum(kind in swarm_of(scenario) for scenario in long)
         assert 0 < having < len(long)

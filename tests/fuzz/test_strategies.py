@@ -33,7 +33,7 @@ from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
 from .conftest import UNCAPPED
 
 BOTH = {"likely": likely_scenarios, "arbitrary": arbitrary_scenarios}
-SPECULATIVE = Sizes(draft_tokens=(2, 3))
+SPECULATIVE = Sizes(draft_tokens=(2, 3), overlaps=(0, 1))
 
 
 def draw(strategy: SearchStrategy[Scenario], number: int) -> list[Scenario]:
