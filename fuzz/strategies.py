@@ -384,6 +384,13 @@ def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
 
+def _change_hands(sketch: _Sketch, parent: int, tail: int, which: int) -> None:
+    """A slot changes hands while a step of its last tenant is in flight."""
+    if not sketch.running:
+        _arrive(sketch, parent, 0, tail, 0)
+    _come_back(sketch, parent, 0, tail, which)
+
+
 def _complete(sketch: _Sketch) -> None:
     sketch.operations.append(Complete())
 
@@ -447,7 +454,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
-        *_overlap_moves(geometry, come_back),
+        *_overlap_moves(geometry),
         ("flush", _move(_flush)),
     )
 
@@ -466,14 +473,14 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     )
 
 
-def _overlap_moves(
-    geometry: Geometry, come_back: SearchStrategy[Move]
-) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """Moves that matter with overlap scheduling."""
     if not geometry.overlap:
         return ()
-    # Whatever else is on: what a step in flight may meet is a slot that changes hands.
-    return (("arrive", come_back), ("arrive", come_back), ("complete", _move(_complete)))
+    tails, which = st.integers(1, geometry.window), st.integers(0, 2)
+    change_hands = _move(_change_hands, st.sampled_from((1, 2)), tails, which)
+    # Whatever else is on: it is what a step in flight may meet.
+    return (("arrive", change_hands), ("arrive", change_hands), ("complete", _move(_complete)))
 
 
 def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:
