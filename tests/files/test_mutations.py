@@ -29,6 +29,8 @@ from kvproof.cli.runs import decode_report
 from kvproof.fuzz.corpus import Verdicts, decode_verdicts, encode_verdicts
 from kvproof.fuzz.expected import TABLE, decode_expected
 from kvproof.fuzz.manifest import decode_manifest
+from kvproof.fuzz.profiles import Profile
+from kvproof.fuzz.strategies import Sizes
 from kvproof.model.facts import Fact, LogReader
 from kvproof.model.files import read_scenario
 from kvproof.model.monitor import Monitor
@@ -72,12 +74,8 @@ MANIFEST = json.dumps(
         "kvproof": "0.1.0", "sources": "ab12", "python": "3.11.7", "platform": "Linux",
         "processors": 2, "packages": {"torch": "2.13.0"}, "requirements": "cd34",
         "environment": {}, "command": ["kvproof", "fuzz"], "seed": 0,
-        "profile": {"sequences": 3, "kernel_share": 8, "play_timeout": 20.0, "history": 0,
-                    "swarm": True},
-        "sizes": {"windows": [4], "page_sizes": [2], "slots": [1], "pool_tokens": [64],
-                  "draft_tokens": [1], "overlaps": [0, 0, 1], "overlapped_drafts": False,
-                  "no_overlap": "", "page_holds_window": False, "swa_shares": [],
-                  "windows_in_pages": False},
+        "profile": msgspec.to_builtins(Profile(sequences=3)),
+        "sizes": msgspec.to_builtins(Sizes()),
         "time_limit": None, "redacted": False, "targets": ["sglang-0.5.15:registry"],
         "engines": [{"name": "sglang-0.5.15", "version": "0.5.15", "sha256": None}],
     }
