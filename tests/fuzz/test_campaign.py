@@ -112,7 +112,7 @@ def test_a_seeded_fault_is_found_and_brought_down(fault: Fault, broken: Break) -
     run = campaign(process)
     found, backend, violation = run.survey().smallest[broken]
     assert (violation.invariant, violation.cause) == broken
-    smallest = run.shrink(broken, found, backend)
+    smallest = run.shrink(broken, found, backend, violation)
 
     def breaks(operations: tuple[Operation, ...]) -> bool:
         scenario = replace(smallest, operations=operations)
