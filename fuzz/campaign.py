@@ -480,23 +480,9 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             backend=backend,
             reason=next(iter(survey.faults)),
         )
-    if not survey.checked[invariant] and invariant in NEEDS_SWA - survey.told:
+    if not survey.checked[invariant] and (reason := _not_asked(invariant, survey)):
         return Verdict(
-            invariant=invariant,
-            status="skipped",
-            scope=scope,
-            backend=backend,
-            reason="who holds locks is not told"
-            if invariant == "LOCK"
-            else "no paged SWA pool is told",
-        )
-    if not survey.checked[invariant] and survey.target is not None and not survey.target.has_ring:
-        return Verdict(
-            invariant=invariant,
-            status="skipped",
-            scope=scope,
-            backend=backend,
-            reason="this release has no ring",
+            invariant=invariant, status="skipped", scope=scope, backend=backend, reason=reason
         )
     if not survey.checked[invariant]:
         reason = "no sequence put it to the test" + (
@@ -519,3 +505,15 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
         scope=f"no counterexample in {scope}, seed given",
         backend=backend,
     )
+
+
+def _not_asked(invariant: Invariant, survey: Survey) -> str:
+    """Why no sequence could put an invariant to the test; empty if one could."""
+    target = survey.target
+    if invariant in NEEDS_SWA - survey.told:
+        return "who holds locks is not told" if invariant == "LOCK" else "no paged SWA pool is told"
+    if target is None:
+        return ""
+    if invariant == "IN-FLIGHT" and 1 not in target.sizes.overlaps:
+        return target.sizes.no_overlap or "no scenario of this target overlaps"
+    return "" if target.has_ring else "this release has no ring"

@@ -172,6 +172,8 @@ def _simpler_rest(scenario: Scenario) -> Iterator[Scenario]:
     Every step makes a number smaller and none larger that comes before it here: so there is an end.
     """
     geometry = scenario.geometry
+    if geometry.overlap:
+        yield replace(scenario, geometry=replace(geometry, overlap=msgspec.UNSET))
     for slots in _lower(geometry.slots):
         yield replace(scenario, geometry=replace(geometry, slots=slots))
     operations = scenario.operations

@@ -12,10 +12,13 @@ from kvproof.model.facts import (
     Admitted,
     Advanced,
     Changed,
+    Completed,
     Consumed,
     Fact,
+    Launched,
     Planned,
     Read,
+    Released,
     Skipped,
     Started,
     Step,
@@ -58,6 +61,12 @@ def happened(facts: Sequence[Fact]) -> list[str]:
                 words.append(f"{name} writes {_span(written)}")
             case Planned() | Changed() | Consumed():
                 words.append(spell_fact(fact))
+            case Launched(launch=launch):
+                words.append(f"launch {launch}")
+            case Completed(launch=launch):
+                words.append(f"then the result of launch {launch} is taken")
+            case Released(request=name) if any(isinstance(each, Completed) for each in facts):
+                words.append(f"{name} leaves")
             case Skipped(reason=reason):
                 words.append(f"skipped: {reason}")
             case Advanced(request=name, computed_len=length, prefilling=True):

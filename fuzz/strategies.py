@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from kvproof.model.scenario import (
     Abort,
     Accepted,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -61,6 +62,9 @@ class Sizes:
     """What geometries are drawn from; the defaults keep a scenario quick to run and to read.
 
     Attributes:
+        overlaps: without and with overlap scheduling.
+        overlapped_drafts: whether a geometry that drafts may overlap.
+        no_overlap: why none overlaps; empty where some do, or nobody asked.
         page_holds_window: leave out pages that are smaller than the window.
         windows_in_pages: leave out windows longer than a page that are neither 0 nor -1 modulo the
             page size.
@@ -73,6 +77,9 @@ class Sizes:
     slots: tuple[int, ...] = (1, 2, 3)
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
+    overlaps: tuple[int, ...] = (0,)
+    overlapped_drafts: bool = True
+    no_overlap: str = ""
     page_holds_window: bool = False
     windows_in_pages: bool = False
     swa_shares: tuple[int, ...] = ()
@@ -93,6 +100,15 @@ class Sizes:
         groups = [list(group) for _, group in groupby(ordered, _likeness)]
         return sorted(groups, key=lambda group: min(map(pairs.index, group)))
 
+    def drafts_and_overlaps(self) -> list[tuple[int, int]]:
+        """Pairs that can be drawn, each as often as it stands here."""
+        return [
+            (draft_tokens, overlap)
+            for draft_tokens in self.draft_tokens
+            for overlap in self.overlaps
+            if self.overlapped_drafts or not (overlap and draft_tokens > 1)
+        ]
+
     def _left_out(self, over: int, page_size: int) -> bool:
         """Whether windows longer than a page, by ``over`` modulo it, are not drawn."""
         odd = 0 < over < page_size - 1
@@ -111,6 +127,7 @@ def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
 def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
     """Geometries; the pool holds a few requests, so that eviction happens."""
     window, page_size = draw(st.sampled_from(draw(st.sampled_from(sizes.windows_and_pages()))))
+    draft_tokens, overlap = draw(st.sampled_from(sizes.drafts_and_overlaps()))
     geometry = Geometry(
         window=window,
         page_size=page_size,
@@ -118,7 +135,8 @@ def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
         pool_tokens=draw(st.sampled_from(sizes.pool_tokens)),
         # With a draft longer than the window an older release drops keys of accepted tokens,
         # whatever the stride (R7); no server has one.
-        draft_tokens=min(window, draw(st.sampled_from(sizes.draft_tokens))),
+        draft_tokens=min(window, draft_tokens),
+        overlap=overlap or msgspec.UNSET,
     )
     if sizes.swa_shares:
         geometry = _with_swa_pool(geometry, draw(st.sampled_from(sizes.swa_shares)))
@@ -152,6 +170,7 @@ def _arbitrary_operations() -> SearchStrategy[Operation]:
         st.builds(Retract, request=names),
         st.builds(Evict, tokens=lengths),
         st.builds(Flush),
+        st.builds(Complete),
     )
 
 
@@ -168,7 +187,7 @@ def arbitrary_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
 
 Kind: TypeAlias = Literal[
     "arrive", "decode", "finish", "come back", "evict", "abort", "retract", "flush", "verify",
-    "evict SWA", "decode past", "recompute",
+    "evict SWA", "decode past", "recompute", "complete",
     "chunks", "cuts", "whole pages", "padding",
 ]  # fmt: skip
 """What a scenario may have or not. The last four are axes of the other moves: a prefill in several
@@ -264,6 +283,8 @@ def _arrive(sketch: _Sketch, parent: int, cut: int, tail: int, budget: int) -> N
 def _come_back(sketch: _Sketch, parent: int, cut: int, tail: int, which: int) -> None:
     """A request leaves, another takes its slot, with a shared prefix, and decodes."""
     _finish(sketch, which)
+    if sketch.geometry.overlap:
+        _decode(sketch, 0)  # the slot is free once the host knows of the end
     _arrive(sketch, parent, cut, tail, 0)
     if sketch.geometry.draft_tokens > 1:
         _verify(sketch, 1, 0, 0, 0)
@@ -282,8 +303,13 @@ def _continue(sketch: _Sketch, budget: int) -> None:
         sketch.prefilling = None
 
 
+def _can_step(sketch: _Sketch) -> bool:
+    """Whether a decode finds somebody; with overlap also one whose end is not known yet."""
+    return bool(sketch.running or (sketch.geometry.overlap and sketch.prompts))
+
+
 def _decode(sketch: _Sketch, pad: int) -> None:
-    if not sketch.running:
+    if not _can_step(sketch):
         return
     sketch.operations.append(Decode(pad=pad if "padding" in sketch.on else 0))
     for number in sketch.running:
@@ -292,10 +318,10 @@ def _decode(sketch: _Sketch, pad: int) -> None:
 
 def _verify(sketch: _Sketch, accepted: int, pad: int, which: int, other: int) -> None:
     """A speculative step; one request keeps ``other`` tokens, if that is not 0."""
-    if not sketch.running:
+    if not _can_step(sketch):
         return
-    unlike = _name(sketch.running[which % len(sketch.running)])
-    others = (Accepted(unlike, other),) if other else ()
+    unlike = _pick(sketch, which)
+    others = (Accepted(_name(unlike), other),) if other and unlike is not None else ()
     step = Verify(accepted=accepted, others=others, pad=pad if "padding" in sketch.on else 0)
     sketch.operations.append(step)
     for number in sketch.running:
@@ -358,6 +384,17 @@ def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
 
+def _change_hands(sketch: _Sketch, parent: int, tail: int, which: int) -> None:
+    """A slot changes hands while a step of its last tenant is in flight."""
+    if not sketch.running:
+        _arrive(sketch, parent, 0, tail, 0)
+    _come_back(sketch, parent, 0, tail, which)
+
+
+def _complete(sketch: _Sketch) -> None:
+    sketch.operations.append(Complete())
+
+
 def _move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchStrategy[Move]:
     return st.tuples(st.just(act), st.tuples(*arguments))
 
@@ -399,7 +436,8 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     # A real engine that drafts decodes no other way; the model does both.
     step: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (("decode", decode),)
     if geometry.draft_tokens > 1:
-        step = (("verify", verify), ("verify", verify))
+        # Without any a scenario would end with its prefills.
+        step = (("arrive", verify), ("verify", verify))
     return (
         ("arrive", _move(_rest)),
         ("arrive", arrive),
@@ -416,6 +454,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
+        *_overlap_moves(geometry),
         ("flush", _move(_flush)),
     )
 
@@ -432,6 +471,16 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
             _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window)),
         ),
     )
+
+
+def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+    """Moves that matter with overlap scheduling."""
+    if not geometry.overlap:
+        return ()
+    tails, which = st.integers(1, geometry.window), st.integers(0, 2)
+    change_hands = _move(_change_hands, st.sampled_from((1, 2)), tails, which)
+    # Whatever else is on: it is what a step in flight may meet.
+    return (("arrive", change_hands), ("arrive", change_hands), ("complete", _move(_complete)))
 
 
 def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:

@@ -47,6 +47,10 @@ pages are in use, and go wrong only for windows that are neither 0 nor -1 modulo
 DRAFTS = (1, 1, 3, 2, 4)
 """Tokens that a verify writes; 1 for an engine without speculation."""
 
+OVERLAPS = (0, 1)
+"""Without and with overlap scheduling. No verify is overlapped: its result tells the engine how far
+to launch the next step, and the worker that would know is not among what the drivers play."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
@@ -88,6 +92,7 @@ class Target:
             has_swa=bool(self.sizes.swa_shares),
             reuses=self.reuses,
             releases_early=self.construction == EARLY_RELEASE,
+            overlaps=1 in self.sizes.overlaps,
         )
 
     def process(
@@ -154,12 +159,32 @@ def _needs(name: str) -> str:
 
 def _sizes(family: str, name: str) -> Sizes:
     construction = CONSTRUCTIONS.get(name)
+    reason = _no_overlap(family, name)
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
-        return Sizes(swa_shares=(1, 2, 4), windows_in_pages=broken)
+        return Sizes(swa_shares=(1, 2, 4), windows_in_pages=broken, no_overlap=reason)
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}
-    return Sizes(draft_tokens=DRAFTS, page_holds_window=family in PAGE_HOLDS_WINDOW and unified)
+    return Sizes(
+        draft_tokens=DRAFTS,
+        page_holds_window=family in PAGE_HOLDS_WINDOW and unified,
+        overlaps=(0,) if reason else OVERLAPS,
+        overlapped_drafts=False,
+        no_overlap=reason,
+    )
+
+
+def _no_overlap(family: str, name: str) -> str:
+    """Why the drivers play no overlap scheduling there; empty where they do."""
+    if name in TRANSLATIONS:
+        return "a forward is planned and run in one operation"
+    if family == "0.5.12":
+        return "0.5.12 takes results in the scheduler itself, which the drivers leave out"
+    if CONSTRUCTIONS[name].paged or family == "0.5.13":
+        return "the drivers do not overlap steps of a paged SWA pool"
+    if not CONSTRUCTIONS[name].reuses:
+        return "the drivers do not overlap steps of a chunk cache"
+    return ""
 
 
 EVERY = "all"

@@ -343,6 +343,78 @@ class Advanced(_Fact, frozen=True, kw_only=True):
     prefilling: bool = False
 
 
+class TableLane(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """One request's share of a launch, as its row of the page table shows it.
+
+    Attributes:
+        start: first position that the launch writes; it reads those before.
+        end: one past the last position that it writes.
+        first: first position that it reads; 0 unless all layers slide.
+        locs: full-pool locations of positions ``[first, end)``.
+        writes_by_table: the launch looks up in the table where it writes, while it runs; else that
+            was fixed when it was launched.
+    """
+
+    request: str
+    slot: Count
+    start: Count
+    end: Count
+    locs: tuple[Count, ...]
+    first: Count = 0
+    writes_by_table: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse locations that are not one a position."""
+        if not self.first <= self.start <= self.end:
+            raise ValueError(f"a lane reads from {self.first} and writes {self.start}:{self.end}")
+        if len(self.locs) != self.end - self.first:
+            raise ValueError(
+                f"{len(self.locs)} locations for positions {self.first} to {self.end - 1}"
+            )
+
+
+class Launched(_Fact, frozen=True, kw_only=True):
+    """With overlap: a step was queued on the device, behind all that was queued before.
+
+    `Read`, `Wrote` and `Advanced` are told in the order of the device and so at the launch.
+
+    Attributes:
+        launch: its number, counted from 1 over the log.
+    """
+
+    launch: Count
+    mode: Mode
+    lanes: tuple[TableLane, ...]
+
+
+class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Entries of the page table that were written while a launch that reads them was unfinished.
+
+    Attributes:
+        lane: index of the launch's lane.
+        position: of the first entry.
+        locs: what stands there now, from ``position`` on.
+    """
+
+    lane: Count
+    position: Count
+    locs: tuple[Count, ...]
+
+
+class Completed(_Fact, frozen=True, kw_only=True):
+    """A step has run, and the host takes its result: what is freed now was not in use by it.
+
+    Attributes:
+        rewritten: what stands in the table otherwise than at the launch. The step may have read
+            either, unless the host's writes wait for the device; a target whose do says nothing.
+    """
+
+    launch: Count
+    rewritten: tuple[Rewritten, ...] = ()
+
+
 class Released(_Fact, frozen=True, kw_only=True):
     """A request gave its slot back."""
 
@@ -525,8 +597,9 @@ class Ended(_Fact, frozen=True, kw_only=True):
 
 Fact: TypeAlias = (
     Started | Step | Skipped | Admitted | Read | Wrote | Ran | Windowed | Answered | Allocated
-    | Freed | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Released
-    | Pools | Breached | Complained | Stored | Compared | EngineError | Ended
+    | Freed | Translated | Gap | Mapped | Planned | Changed | Consumed | Advanced | Launched
+    | Completed | Released | Pools | Breached | Complained | Stored | Compared | EngineError
+    | Ended
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Fact)

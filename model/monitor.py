@@ -30,12 +30,14 @@ from kvproof.model.facts import (
     Changed,
     Compared,
     Complained,
+    Completed,
     Consumed,
     Ended,
     EngineError,
     Fact,
     Freed,
     Gap,
+    Launched,
     Mapped,
     Mode,
     Planned,
@@ -53,6 +55,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.forward import RuleForward, lane_of
 from kvproof.model.ghost import Ghost
+from kvproof.model.in_flight import InFlight
 from kvproof.model.layers import Layers, Stack
 from kvproof.model.partition import partition_breaks
 from kvproof.model.progress import refusal_breaks
@@ -169,6 +172,7 @@ class Monitor:
     _prefilling: set[str] = field(default_factory=set)
     # A request that was retracted waits with its answer behind its prompt.
     _retracted_len: dict[str, int] = field(default_factory=dict)
+    _in_flight: InFlight | None = None
     _occupancy: Occupancy = field(default=NOBODY)
     _step: int = -1
     _operation: object = None
@@ -210,6 +214,8 @@ class Monitor:
                 self._translates(fact)
             case Skipped():
                 self._skipped(fact)
+            case Launched() | Completed():
+                self._flies(fact)
             case Allocated():
                 self._lend(self._allocation.allocated(fact))
             case Freed():
@@ -295,6 +301,8 @@ class Monitor:
 
     def applies(self, invariant: Invariant) -> bool:
         """Whether this log tells what an invariant is about."""
+        if invariant == "IN-FLIGHT":
+            return self.started is not None and self.started.geometry.overlap == 1
         if invariant not in NEEDS_SWA:
             return True
         if invariant == "LOCK":
@@ -399,6 +407,8 @@ class Monitor:
                     f"slot {fact.slot} was lent to request {fact.request} while request "
                     f"{other.request} holds it",
                 )
+        if self._in_flight is not None:
+            self._in_flight.lent(fact.slot)
         self._check_match(fact)
         self.leases[fact.request] = lease
         self._newest_of[fact.request] = self._occupancy
@@ -531,7 +541,7 @@ class Monitor:
         self.leases.pop(fact.request, None)
         computed = self._chunk_start.pop(fact.request, 0)
         self._rejected_end.pop(fact.request, None)
-        if isinstance(self._operation, Retract):
+        if isinstance(self._operation, Retract) and self._operation.request == fact.request:
             self._retracted_len[fact.request] = computed + 1
         else:
             self._retracted_len.pop(fact.request, None)
@@ -572,6 +582,23 @@ class Monitor:
             case Mapped():
                 self._current.mapped(fact)
 
+    # Two streams
+
+    def _flies(self, fact: Launched | Completed) -> None:
+        if self._in_flight is None:
+            assert self.started is not None
+            self._in_flight = InFlight(self.started.geometry.page_size, self.witnesses)
+            if self.pools is not None:
+                self._in_flight.snapshot(self.pools)
+        self.checked["IN-FLIGHT"] += 1
+        breaks = (
+            self._in_flight.launched(fact, self.leases, self._prompts, self._step)
+            if isinstance(fact, Launched)
+            else self._in_flight.completed(fact, self.leases)
+        )
+        for cause, sentence in breaks:
+            self._break("IN-FLIGHT", cause, sentence)
+
     # Pools
 
     def _lend(self, breaks: Iterable[Break]) -> None:
@@ -584,6 +611,8 @@ class Monitor:
         self.checked["PARTITION"] += 1
         for cause, sentence in partition_breaks(pools, self.started.geometry):
             self._break("PARTITION", cause, sentence)
+        if self._in_flight is not None:
+            self._in_flight.snapshot(pools)
         assert self._swa is not None
         for invariant, cause, sentence in self._swa.snapshot(
             pools, computed=self._chunk_start, occupancies=self._newest_of

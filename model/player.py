@@ -7,7 +7,7 @@ pools, tree, scheduling: the real objects of a release, or the reference engine)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +29,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.scenario import (
     Abort,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -152,9 +153,18 @@ class Forward(Protocol):
 
 
 @dataclass(slots=True)
-class _Request:
+class Request:
+    """What the player knows of a request that is alive.
+
+    Attributes:
+        total: tokens that its prefill has to compute.
+        known: tokens that the host knows, sampled ones included.
+        computed: tokens whose keys the device has, or will have once what is queued has run.
+    """
+
     prompt: Prompt
     total: int
+    known: int
     computed: int = 0
     slot: int = 0
     occupancy: int = 0
@@ -167,7 +177,7 @@ class Player:
 
     engine: Engine
     forward: Forward | None
-    requests: dict[str, _Request] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
     texts: dict[str, int] = field(default_factory=dict)
     occupancies: int = 0
     draft_tokens: int = 1
@@ -209,25 +219,21 @@ class Player:
             case Verify():
                 yield from self._verify(operation)
             case Finish():
-                request = self._alive(operation.request, "running")
-                self.engine.finish(operation.request)
-                yield from self._release(operation.request, request)
+                yield from self._finish(operation)
             case Abort():
                 yield from self._abort(operation)
             case Retract():
-                request = self._alive(operation.request, "running")
-                self.engine.retract(operation.request)
-                yield Released(request=operation.request, slot=request.slot)
-                request.total = request.computed + 1
-                request.computed, request.state = 0, "waiting"
+                yield from self._retract(operation)
             case Evict():
                 self.engine.evict(operation.tokens, operation.swa_tokens)
             case Flush():
                 if any(r.state != "waiting" for r in self.requests.values()):
                     raise RefusedError("the cache is cleared only while no request holds memory")
                 self.engine.flush()
+            case Complete():
+                raise RefusedError("nothing is in flight")
 
-    def _alive(self, name: str, *states: str) -> _Request:
+    def _alive(self, name: str, *states: str) -> Request:
         request = self.requests.get(name)
         if request is None:
             raise RefusedError(f"there is no request {name}")
@@ -242,7 +248,7 @@ class Player:
         if total < 1:
             raise RefusedError("the prompt is empty")
         self.engine.submit(operation.request, token_ids(self.texts, operation.prompt, 0, total))
-        self.requests[operation.request] = _Request(operation.prompt, total)
+        self.requests[operation.request] = Request(operation.prompt, total, known=total)
         yield from ()
 
     def _prefill(self, operation: Prefill) -> Iterator[Fact]:
@@ -272,9 +278,20 @@ class Player:
             yield from self.forward.prefill([lane])
         request.computed = chunk.end
         request.state = "running" if chunk.last else "prefilling"
-        [token] = token_ids(self.texts, request.prompt, chunk.end, chunk.end + 1)
-        self.engine.prefilled(name, last=chunk.last, token=token)
-        yield Advanced(request=name, computed_len=chunk.end, prefilling=not chunk.last)
+        yield from self._prefilled(lane, last=chunk.last)
+
+    def _prefilled(self, lane: Lane, *, last: bool) -> Iterator[Fact]:
+        self._take_prefill(lane, last=last)
+        yield advanced(lane, lane.end, prefilling=not last)
+
+    def _take_prefill(self, lane: Lane, *, last: bool) -> None:
+        """The host takes the result of a prefill."""
+        assert lane.request is not None
+        request = self.requests[lane.request]
+        [token] = token_ids(self.texts, request.prompt, lane.end, lane.end + 1)
+        self.engine.prefilled(lane.request, last=last, token=token)
+        if last:
+            request.known = lane.end + 1
 
     def _windows(self, mode: Mode, lanes: Sequence[Lane]) -> Iterator[Windowed]:
         """What the queries of a forward that is about to run find in the SWA pool."""
@@ -295,7 +312,8 @@ class Player:
 
     def _lanes(self, operation: Decode | Verify) -> list[Lane]:
         draft_tokens = self.draft_tokens if isinstance(operation, Verify) else 1
-        if not any(request.state == "running" for request in self.requests.values()):
+        # One that ends with a step in flight runs on: the host does not know yet.
+        if not any(request.state in {"running", "ending"} for request in self.requests.values()):
             raise RefusedError("no request is running")
         return [
             Lane(request=name, slot=slot, occupancy=self.requests[name].occupancy,
@@ -310,25 +328,50 @@ class Player:
         right = token_ids(self.texts, self.requests[name].prompt, start, start + accepted)
         return [*right, *range(start + accepted, start + drafted)]
 
-    def _advance(self, lanes: Sequence[Lane], operation: Decode | Verify) -> Iterator[Fact]:
-        tokens: dict[str, Sequence[int]] = {}
+    def _kept(self, lanes: Sequence[Lane], operation: Decode | Verify) -> dict[str, int]:
+        """How many of the tokens that a step writes each request keeps."""
+        names = [lane.request for lane in lanes if lane.request is not None]
+        return {name: self._accepted(operation, name) for name in names}
+
+    def _decoded(self, lanes: Sequence[Lane], accepted: Mapping[str, int]) -> Iterator[Fact]:
+        self._take_decode(lanes, accepted)
+        yield from self._advance(lanes, accepted)
+
+    def _advance(self, lanes: Sequence[Lane], accepted: Mapping[str, int]) -> Iterator[Fact]:
         for lane in lanes:
             assert lane.request is not None
-            request, accepted = self.requests[lane.request], self._accepted(operation, lane.request)
-            request.computed = lane.start + accepted
-            tokens[lane.request] = token_ids(
-                self.texts, request.prompt, lane.start + 1, lane.start + 1 + accepted
-            )
+            end = lane.start + accepted[lane.request]
+            self.requests[lane.request].computed = end
+            yield advanced(lane, end)
+
+    def _take_decode(self, lanes: Sequence[Lane], accepted: Mapping[str, int]) -> None:
+        """The host takes the result of a decode or verify."""
+        tokens = self._sampled(lanes, accepted)
         self.engine.decoded(tokens)
-        for name in tokens:
-            yield Advanced(request=name, computed_len=self.requests[name].computed)
+        for lane in lanes:
+            if lane.request in tokens:
+                self.requests[lane.request].known = lane.start + accepted[lane.request] + 1
+
+    def _sampled(
+        self, lanes: Sequence[Lane], accepted: Mapping[str, int]
+    ) -> dict[str, Sequence[int]]:
+        return {
+            lane.request: token_ids(
+                self.texts,
+                self.requests[lane.request].prompt,
+                lane.start + 1,
+                lane.start + 1 + accepted[lane.request],
+            )
+            for lane in lanes
+            if lane.request in self.requests
+        }
 
     def _decode(self, operation: Decode) -> Iterator[Fact]:
         lanes = self._lanes(operation)
         yield from self._windows("decode", lanes)
         if self.forward is not None:
             yield from self.forward.decode([*lanes, *self._padding(operation.pad, 1)])
-        yield from self._advance(lanes, operation)
+        yield from self._decoded(lanes, self._kept(lanes, operation))
 
     def _verify(self, operation: Verify) -> Iterator[Fact]:
         if self.draft_tokens < 2:
@@ -338,11 +381,23 @@ class Player:
         if self.forward is not None:
             padding = self._padding(operation.pad, self.draft_tokens)
             yield from self.forward.verify([*lanes, *padding])
-        yield from self._advance(lanes, operation)
+        yield from self._decoded(lanes, self._kept(lanes, operation))
 
     def _padding(self, rows: int, tokens: int) -> list[Lane]:
         lane = Lane(request=None, slot=0, occupancy=0, start=0, end=tokens, tokens=(0,) * tokens)
         return [lane] * rows
+
+    def _finish(self, operation: Finish) -> Iterator[Fact]:
+        request = self._alive(operation.request, "running")
+        self.engine.finish(operation.request)
+        yield from self._release(operation.request, request)
+
+    def _retract(self, operation: Retract) -> Iterator[Fact]:
+        request = self._alive(operation.request, "running")
+        self.engine.retract(operation.request)
+        yield Released(request=operation.request, slot=request.slot)
+        request.total = request.known
+        request.computed, request.state = 0, "waiting"
 
     def _abort(self, operation: Abort) -> Iterator[Fact]:
         request = self._alive(operation.request, "waiting", "prefilling", "running")
@@ -353,6 +408,12 @@ class Player:
             self.engine.abort(operation.request)
             yield from self._release(operation.request, request)
 
-    def _release(self, name: str, request: _Request) -> Iterator[Fact]:
+    def _release(self, name: str, request: Request) -> Iterator[Fact]:
         del self.requests[name]
         yield Released(request=name, slot=request.slot)
+
+
+def advanced(lane: Lane, computed_len: int, *, prefilling: bool = False) -> Advanced:
+    """The fact that a lane's request has so many tokens computed."""
+    assert lane.request is not None, "a padded row is no request"
+    return Advanced(request=lane.request, computed_len=computed_len, prefilling=prefilling)

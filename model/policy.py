@@ -27,7 +27,12 @@ SwaFault: TypeAlias = Literal[
     "cursor counts tokens, not entries",
 ]  # fmt: skip
 
-Fault: TypeAlias = RingFault | SwaFault
+StreamFault: TypeAlias = Literal[
+    "abort frees at once", "draft extend reads the table", "window by scheduled length",
+]  # fmt: skip
+"""Faults of an engine that launches a step before it has taken the result of the one before."""
+
+Fault: TypeAlias = RingFault | SwaFault | StreamFault
 
 SWA_FAULTS: dict[SwaFault, tuple[str, str]] = {
     "one pool alone": ("#23174", "a page is lent for which the SWA pool had no room"),
@@ -73,6 +78,8 @@ class Policy:
             decode steps.
         bigram_keys: keys are pairs of neighbouring tokens, as with EAGLE.
         early_release: the lock on a window is given up once the request has decoded past it.
+        window_pages: all layers slide, so pages behind the window are given back, and there is no
+            tree to share them. Needs overlap.
     """
 
     reprefill_tail: int | None = None
@@ -88,6 +95,7 @@ class Policy:
     slides_before_insert: bool = False
     early_release: bool = False
     bigram_keys: bool = False
+    window_pages: bool = False
     faults: frozenset[Fault] = frozenset()
 
 

@@ -16,7 +16,7 @@ from kvproof.model.facts import Holding, MapRun, Node, Pools, Read, Started, Swa
 from kvproof.model.forward import FlooredForward, RuleForward
 from kvproof.model.page_pools import NONE, PagePools
 from kvproof.model.page_tree import Lock, PageTree
-from kvproof.model.player import Chunk, Lane, NoMemoryError, Player, RefusedError
+from kvproof.model.player import Chunk, Forward, Lane, NoMemoryError, Player, RefusedError
 from kvproof.model.policy import Fault, Policy, margin_of
 from kvproof.model.scenario import Geometry
 from kvproof.spec.cap import capped_bigram_match, capped_match, match_limit, rebuild_tail
@@ -35,16 +35,29 @@ NO_LOCK = Lock(tokens=(), window_from=None)
 
 
 @dataclass(slots=True)
-class _Request:
-    """A request; ``evicted`` is its cursor, ``lock`` what it locks of the tree."""
+class RequestState:
+    """A request of the reference engine.
+
+    Attributes:
+        tokens: that the host knows.
+        allocated: tokens that its pages were lent for.
+        computed: tokens whose keys the device has once all steps in flight have run.
+        processed: tokens of the steps that the host took the results of.
+        protected: leading tokens whose pages are the tree's.
+        evicted: its cursor: leading tokens whose SWA halves were given back.
+        gone: leading pages that were given back behind the window.
+        lock: what it locks of the tree.
+    """
 
     tokens: list[int]
     slot: Slot = PADDING_SLOT
     pages: list[Page] = field(default_factory=list)
     allocated: int = 0
     computed: int = 0
+    processed: int = 0
     protected: int = 0
     evicted: int = 0
+    gone: int = 0
     lock: Lock = NO_LOCK
     running: bool = False
 
@@ -68,7 +81,7 @@ class ReferenceEngine:
         swa_pages = geometry.swa_pool_tokens // self.page_size if policy.paged_swa else None
         self.pool = PagePools(geometry.pool_tokens // self.page_size, swa_pages, self.faults)
         self.tree = PageTree(self.pool, self.page_size, geometry.window, self.faults)
-        self.requests: dict[str, _Request] = {}
+        self.requests: dict[str, RequestState] = {}
 
     def started(self) -> Started:
         """Describe the target."""
@@ -93,7 +106,7 @@ class ReferenceEngine:
 
     def submit(self, request: str, tokens: Sequence[int]) -> None:
         """Queue a request."""
-        self.requests[request] = _Request(list(tokens))
+        self.requests[request] = RequestState(list(tokens))
 
     def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
         """Match, lend a slot, allocate the first chunk."""
@@ -121,7 +134,7 @@ class ReferenceEngine:
             start, end = self._allocate(state, budget)
         except RefusedError:
             self.tree.unlock(state.lock)
-            self.requests[request] = _Request(state.tokens)
+            self.requests[request] = RequestState(state.tokens)
             raise
         if "lend padding slot" in self.faults:
             state.slot = self.free_slots[0]
@@ -138,7 +151,7 @@ class ReferenceEngine:
         start, end = self._allocate(state, budget)
         return Chunk(slot=state.slot, start=start, end=end, last=end == len(state.tokens))
 
-    def _allocate(self, state: _Request, budget: int | None) -> tuple[int, int]:
+    def _allocate(self, state: RequestState, budget: int | None) -> tuple[int, int]:
         start, total = state.computed, len(state.tokens)
         end = chunk_end(Position(start), total, total if budget is None else budget, self.page_size)
         if end <= start:
@@ -146,11 +159,16 @@ class ReferenceEngine:
         self._grow(state, end)
         return start, end
 
-    def _grow(self, state: _Request, end: int) -> None:
-        need = new_pages(state.allocated, end, self.page_size) // self.page_size
+    def _grow(self, state: RequestState, end: int) -> None:
+        need = self._new_pages(state, end)
         self._make_room(need)
         state.pages += self.pool.lend(need)
-        state.allocated = end
+        state.allocated = max(state.allocated, end)
+
+    def _new_pages(self, state: RequestState, end: int) -> int:
+        # The end is no further than before where a step in flight kept few of its drafts.
+        end = max(state.allocated, end)
+        return new_pages(state.allocated, end, self.page_size) // self.page_size
 
     def _make_room(self, pages: int) -> None:
         if self.pool.has(pages):
@@ -178,34 +196,31 @@ class ReferenceEngine:
         if "plan cached as computed" in self.faults and not last:
             self._publish_plan(state)
         else:
-            self._publish(state)
+            self._publish(state, state.computed)
         if last:
             state.tokens.append(token)
             state.running = True
 
-    def _publish_plan(self, state: _Request) -> None:
+    def _publish_plan(self, state: RequestState) -> None:
         """Fault: the rest of the prompt has no room yet, and is published with what has."""
-        computed = state.computed
         with suppress(NoMemoryError):
             self._grow(state, len(state.tokens))
-        state.computed = state.allocated
-        self._publish(state)
-        state.computed = computed
+        self._publish(state, state.allocated)
 
-    def _insert(self, state: _Request) -> Sequence[int]:
-        """Offer the computed pages to the tree; the key that they went under."""
-        key = self._key(state.tokens[: state.computed])
+    def _insert(self, state: RequestState, computed_len: int) -> Sequence[int]:
+        """Offer the pages of computed tokens to the tree; the key that they went under."""
+        key = self._key(state.tokens[:computed_len])
         if self.policy.slides_before_insert:
             # A window is to be left below the insert, so the cursor counts what is inserted.
             counts_tokens = "cursor counts tokens, not entries" in self.faults
-            self._slide(state, state.computed if counts_tokens else len(key))
+            self._slide(state, computed_len if counts_tokens else len(key))
         key = key[: publishable_len(len(key), self.page_size)]
         self.tree.insert(key, state.pages, state.protected)
         return key
 
-    def _publish(self, state: _Request) -> None:
+    def _publish(self, state: RequestState, computed_len: int) -> None:
         """Insert, and go on with what the tree answers."""
-        key = self._insert(state)
+        key = self._insert(state, computed_len)
         # What the tree answers now, rather than what was offered: the lock moves on with it.
         matched = self.tree.match(key)
         if "share duplicate pages" not in self.faults:
@@ -223,11 +238,7 @@ class ReferenceEngine:
             self._slide(state, state.computed)
             self._give_up_window(state)
         self._make_room(
-            sum(
-                new_pages(state.allocated, state.computed + draft_tokens, self.page_size)
-                for state in running.values()
-            )
-            // self.page_size
+            sum(self._new_pages(state, state.computed + draft_tokens) for state in running.values())
         )
         for state in running.values():
             self._grow(state, state.computed + draft_tokens)
@@ -235,7 +246,7 @@ class ReferenceEngine:
                 self._slide(state, state.allocated)
         return [(name, state.slot, state.computed) for name, state in running.items()]
 
-    def _slide(self, state: _Request, length: int) -> None:
+    def _slide(self, state: RequestState, length: int) -> None:
         """Move the cursor: give back the SWA halves that no query from ``length`` on sees."""
         if not self.policy.paged_swa or "cursor never moves" in self.faults:
             return
@@ -249,7 +260,7 @@ class ReferenceEngine:
             self.pool.take_swa_back(state.pages[first // self.page_size : after // self.page_size])
         state.evicted = after
 
-    def _give_up_window(self, state: _Request) -> None:
+    def _give_up_window(self, state: RequestState) -> None:
         if state.lock.window_from is None or not state.protected:
             return
         left = window_left(state.computed, state.protected, self.geometry.window)
@@ -273,7 +284,7 @@ class ReferenceEngine:
         """Publish and release."""
         state = self.requests[request]
         # Nothing is matched again: what was inserted is the tree's, found or not.
-        state.protected = len(self._insert(state))
+        state.protected = len(self._insert(state, state.computed))
         if "double free on finish" in self.faults and state.pages:
             self.pool.free.append(state.pages[0])
         self._release(request)
@@ -295,15 +306,18 @@ class ReferenceEngine:
         """Release, and queue again with what was sampled."""
         state = self.requests[request]
         self._release(request)
-        self.requests[request] = _Request(state.tokens)
+        self.requests[request] = RequestState(state.tokens)
 
     def _release(self, request: str) -> None:
-        state = self.requests.pop(request)
-        private = state.pages[state.protected // self.page_size :]
+        self._give_back(self.requests.pop(request))
+
+    def _give_back(self, state: RequestState) -> None:
+        private = state.pages[max(state.protected // self.page_size, state.gone) :]
         if "SWA half freed twice" in self.faults:
             self.pool.free_swa += [self.pool.to[page] for page in private if page in self.pool.to]
         self.pool.take_back(private)
         self.tree.unlock(state.lock)
+        state.lock = NO_LOCK
         if state.slot not in self.free_slots:
             self.free_slots.append(state.slot)
 
@@ -369,7 +383,9 @@ class ReferenceEngine:
                 request=name,
                 slot=state.slot,
                 protected_len=state.protected,
-                locs=self._locs(state.pages, state.allocated),
+                locs=self._locs(
+                    state.pages[state.gone :], state.allocated - state.gone * self.page_size
+                ),
                 locked=index.get(path[-1]) if path else None,
                 swa_locked_from=index.get(window[0]) if window else None,
                 swa_evicted_len=state.evicted,
@@ -440,17 +456,24 @@ class _PadsIntoLastSlot:
 
 def reference_player(geometry: Geometry, policy: Policy | None = None) -> Player:
     """A player on the reference engine with the rules as its kernels."""
+    from kvproof.model.overlap import OverlapPlayer  # noqa: PLC0415  # builds on this module
+    from kvproof.model.overlap_reference import OverlapReferenceEngine  # noqa: PLC0415  # so too
+
     policy = policy or Policy()
-    engine = ReferenceEngine(geometry=geometry, policy=policy)
+    engine_type = OverlapReferenceEngine if geometry.overlap else ReferenceEngine
+    engine = engine_type(geometry=geometry, policy=policy)
     if policy.paged_swa:
         return Player(engine, None)
-    forward = RuleForward(
+    rules = RuleForward(
         window=geometry.window,
         stride=engine.stride,
         verify_order=policy.verify_order,
         prefill_order=policy.prefill_order,
         decode_order=policy.decode_order,
     )
+    forward: Forward = FlooredForward(rules) if policy.floored_reads else rules
     if "pad into last slot" in policy.faults:
-        return Player(engine, _PadsIntoLastSlot(forward, geometry.slots))
-    return Player(engine, FlooredForward(forward) if policy.floored_reads else forward)
+        forward = _PadsIntoLastSlot(rules, geometry.slots)
+    if isinstance(engine, OverlapReferenceEngine):
+        return OverlapPlayer(engine, forward)
+    return Player(engine, forward)

@@ -74,6 +74,8 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         draft_tokens: tokens that one verify step writes; 1 without speculation.
         swa_tokens: capacity of the SWA pool, a multiple of ``page_size``; left out where it is as
             large as the full pool.
+        overlap: 1 where the host takes a step's result after the next step was launched (overlap
+            scheduling); 0, or left out, where it waits for it.
     """
 
     window: Width
@@ -82,6 +84,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pool_tokens: Size
     draft_tokens: Width = 1
     swa_tokens: Size | msgspec.UnsetType = msgspec.UNSET
+    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         """Refuse sizes that no engine can be built with."""
@@ -211,8 +214,15 @@ class Flush(_Operation, frozen=True, kw_only=True):
     """The cache is cleared. Skipped while any request holds memory."""
 
 
+class Complete(_Operation, frozen=True, kw_only=True):
+    """With overlap: the host takes the result of the oldest step, and launches nothing.
+
+    So it does where nothing can run, and between two steps that must not overlap.
+    """
+
+
 CacheOperation: TypeAlias = (
-    Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush
+    Submit | Prefill | Decode | Verify | Finish | Abort | Retract | Evict | Flush | Complete
 )
 
 Operation: TypeAlias = CacheOperation | ForwardOperation

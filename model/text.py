@@ -43,6 +43,7 @@ from kvproof.model.scenario import (
     Abort,
     BadFileError,
     CacheOperation,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -147,6 +148,8 @@ def _spell_cache(operation: CacheOperation) -> str:
             return f"evict {tokens} tokens{share}"
         case Flush():
             return "flush"
+        case Complete():
+            return "complete"
 
 
 def spell_scenario(scenario: Scenario) -> str:
@@ -177,13 +180,13 @@ def encode_text(scenario: Scenario) -> bytes:
 
 _MARKS: dict[type[Operation], str] = {
     Submit: "s", Prefill: "p", Decode: "d", Verify: "v", Finish: "f", Abort: "a", Retract: "r",
-    Evict: "E", Flush: "F",
+    Evict: "E", Flush: "F", Complete: "c",
     Plan: "P", Pad: "+", Rebind: "B", Remap: "M", Layer: "L", Replay: "R", Idle: "I", Slide: "S",
     Release: "X",
 }  # fmt: skip
 _LEGENDS: dict[Family, str] = {
     "cache": "s submit  p prefill  d decode  v verify  f finish  a abort  r retract  E evict  "
-    "F flush  . alive",
+    "F flush  c complete  . alive",
     "translation": "P plan  + pad  B rebind  M remap  L layer  R replay  I idle  S slide  "
     "X release  . alive",
 }
@@ -448,6 +451,7 @@ FORMS = {
         _Form(usage="retract NAME", kind=Retract, read=_request),
         _Form(usage="evict N tokens, N of the SWA pool", kind=Evict, read=_evict),
         _Form(usage="flush", kind=Flush, read=_nothing),
+        _Form(usage="complete", kind=Complete, read=_nothing),
         _Form(usage="plan MODE NAME NAME, N tokens each, outside the graph", kind=Plan, read=_plan),
         _Form(usage="pad N rows", kind=Pad, read=_rows),
         _Form(usage="rebind", kind=Rebind, read=_nothing),

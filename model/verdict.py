@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 CacheInvariant: TypeAlias = Literal[
-    "FRESH-DECODE", "FRESH-PREFILL", "WINDOW", "PARTITION", "MAP", "LOCK", "CURSOR", "PADDING",
-    "PROGRESS", "USEFUL", "REFINES",
+    "FRESH-DECODE", "FRESH-PREFILL", "WINDOW", "IN-FLIGHT", "PARTITION", "MAP", "LOCK", "CURSOR",
+    "PADDING", "PROGRESS", "USEFUL", "REFINES",
 ]  # fmt: skip
 
 ExactnessInvariant: TypeAlias = Literal["EXACT", "PURE", "NON-INTERFERENCE"]
@@ -24,6 +24,8 @@ INVARIANTS: dict[Invariant, str] = {
     "FRESH-PREFILL": "the same for every ring row that a prefill query reads",
     "WINDOW": "every key of a query's window has a location of the SWA pool when a forward runs, "
     "and that location holds the key of that position of the query's own prefix",
+    "IN-FLIGHT": "a step that was launched finds the keys of its own tokens in every page that it "
+    "reads, and writes none that is another's, whatever the host does until it has run",
     "PARTITION": "every page of either pool is in exactly one of free, tree, request; every slot "
     "is free or lent once; the sizes add up",
     "MAP": "the full-to-SWA map is injective and page congruent; it maps whole pages, just those "
@@ -71,6 +73,8 @@ IN_WORDS: dict[Invariant, str] = INVARIANTS | TRANSLATION_INVARIANTS | EXACTNESS
 CacheCause: TypeAlias = Literal[
     # FRESH-*: what the row held instead, worst first
     "other-request", "own-other-position", "rejected-draft", "never-written", "same-content",
+    # IN-FLIGHT
+    "overwritten", "freed", "rewritten", "not-launched",
     # PARTITION
     "lent-twice", "double-free", "translated-free", "translated-foreign", "shared", "leak",
     "misaligned", "sizes",
@@ -112,6 +116,10 @@ CAUSES: dict[Cause, str] = {
     "never-written": "nobody has written the row since the pool was made",
     "same-content": "an earlier occupant wrote the row for the same position of the same prefix",
     "unmapped": "what is live, or about to be read or written, has no location of the SWA pool",
+    "overwritten": "a step reads a page that holds another's keys: it was lent again too early",
+    "freed": "a step reads a page that is free: it was given back by a length that was not reached",
+    "rewritten": "the host rewrote the page table under a step that reads it",
+    "not-launched": "a result was taken of a step that was not the oldest in flight",
     "lent-twice": "a slot or location was lent that is reserved or not free",
     "double-free": "a page or slot stands in the free list twice, or was given back while free",
     "translated-free": "a location that is not lent was translated, or was what came out",

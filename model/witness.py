@@ -9,7 +9,8 @@ CacheWitness: TypeAlias = Literal[
     "ring wrapped", "foreign row in window", "chunk boundary in window", "page evicted",
     "padded row", "verify", "draft rejected", "rejected row rewritten", "wrap inside a verify",
     "over-allocation released", "tombstone made", "tombstone recovered", "SWA page given back",
-    "window lock given up", "node split under a lock",
+    "window lock given up", "node split under a lock", "step in flight", "freed in flight",
+    "lent again in flight", "table rewritten in flight", "decoded after its end",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -57,6 +58,15 @@ SWA_WITNESSES: dict[Witness, str] = {
     "node split under a lock": "a node was split while a request locked it",
 }
 """Required where an index-addressed SWA pool is told, of the right constructions."""
+
+OVERLAP_WITNESSES: dict[Witness, str] = {
+    "step in flight": "a step was launched while another had not been taken",
+    "freed in flight": "a page that an unfinished step reads or writes was given back",
+    "lent again in flight": "a slot that an unfinished step carries was lent again",
+    "decoded after its end": "a request was decoded once more before its end was known",
+    "table rewritten in flight": "the host rewrote table entries of an unfinished step",
+}
+"""Required where scenarios overlap."""
 
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
@@ -110,6 +120,7 @@ def required_of(
     has_swa: bool = False,
     reuses: bool = True,
     releases_early: bool = False,
+    overlaps: bool = False,
 ) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
@@ -120,6 +131,7 @@ def required_of(
         has_swa: whether it has an index-addressed SWA pool instead.
         reuses: whether it has a tree that keeps prefixes.
         releases_early: whether it gives a window's lock back before that of its prefix.
+        overlaps: whether scenarios with overlap scheduling are among those that it plays.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES | (DRAFT_WITNESSES if drafts else {})
@@ -127,6 +139,8 @@ def required_of(
         cache = {name: words for name, words in cache.items() if name in WITHOUT_RING}
     if has_swa:
         cache = cache | SWA_WITNESSES
+    if overlaps:
+        cache = cache | OVERLAP_WITNESSES
     if not releases_early:
         cache = {name: words for name, words in cache.items() if name != "window lock given up"}
     if not reuses:

@@ -24,6 +24,7 @@ from kvproof.spec import (
     radix,
     ring,
     schedule,
+    streams,
     translate,
     window,
 )
@@ -232,6 +233,17 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("halves swapped", translate.low_word, "value % WORD", "value - value % WORD"),
     _mutant("words of 16 bits", translate.low_word, "value % WORD", "value % 65536"),
     _mutant("translated on every read", translation.asked, "plan.translations == 0", "True"),
+    # two streams
+    _mutant("steps out of order", streams.sees, "<= launch", "<= launch + 1"),
+    _mutant(
+        "row rewritten under a draft extend", streams.may_rewrite,
+        "select(writes_by_table, False, select(dropped, True, same_key))",
+        "select(dropped, True, same_key)",
+    ),
+    _mutant(
+        "window released by one more", streams.released_len,
+        "Position(processed_len)", "Position(processed_len + 1)",
+    ),
     # lemmas
     _mutant("lemma MOD-1 too strong", linear.remainder_range, "ra < d,", "ra < d - 1,"),
     _mutant("lemma MOD-2 one too far", linear.remainder_shift, "moved < d)", "moved <= d)"),

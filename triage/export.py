@@ -24,6 +24,7 @@ from kvproof.model.facts import Fact, Skipped, Step
 from kvproof.model.monitor import check
 from kvproof.model.scenario import (
     Abort,
+    Complete,
     Decode,
     Evict,
     Finish,
@@ -225,6 +226,11 @@ def sglang_test(case: Case, run: Run) -> str:
         raise EngineError(
             f"there is no SGLang test for {invariant}: what it says is not seen in one request",
             fix="give --as pytest, or --invariant with one of " + ", ".join(SGLANG_TESTS),
+        )
+    if case.scenario.geometry.overlap:
+        raise EngineError(
+            "there is no SGLang test with overlap scheduling",
+            fix="give --as pytest, or a scenario without `overlap 1` that breaks the same",
         )
     target = run.target
     family = family_of(target.engine.root)
@@ -428,8 +434,8 @@ def _spell_operation(operation: Operation, *, room: int) -> list[str]:
         case Evict(tokens=tokens, swa_tokens=swa_tokens):
             share = f", swa_tokens={swa_tokens}" if swa_tokens else ""
             return [f"Evict(tokens={tokens}{share}),"]
-        case Flush():
-            return ["Flush(),"]
+        case Flush() | Complete():
+            return [f"{type(operation).__name__}(),"]
         case Finish() | Abort() | Retract():
             return [f'{type(operation).__name__}(request="{operation.request}"),']
         case _:

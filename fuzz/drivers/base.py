@@ -72,6 +72,7 @@ class ReleaseEngine:
     A fresh one is made for each scenario. Subclasses say how a release family differs.
     """
 
+    overlap: ClassVar[bool] = False
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
@@ -125,7 +126,7 @@ class ReleaseEngine:
             "model_path": "dummy",
             "page_size": self.geometry.page_size,
             "device": DEVICE,
-            "disable_overlap_schedule": True,
+            "disable_overlap_schedule": not self.overlap,
             # Says which of its two ways of writing req_to_token the release takes: the torch loop
             # instead of the Triton kernel.
             "attention_backend": "torch_native",
@@ -261,6 +262,12 @@ class ReleaseEngine:
     def _update_finish_state(self, req: Any) -> None:
         req.update_finish_state(0)
 
+    def _note(self, locs: torch.Tensor, tokens: Sequence[int]) -> None:
+        """``tokens`` but the last were computed at ``locs``; for a tree that cannot be read back.
+
+        The last one is what comes after them.
+        """
+
     def _publish(self, req: Any, *, chunked: bool) -> None:
         raise NotImplementedError
 
@@ -354,6 +361,7 @@ class ReleaseEngine:
             origin_input_text="",
             origin_input_ids=self._token_ids(tokens),
             sampling_params=params,
+            vocab_size=self.model_config.vocab_size,
         )
 
     def _adder(self, budget: int | None) -> Any:
@@ -369,7 +377,7 @@ class ReleaseEngine:
         self.batch = ScheduleBatch.init_new(
             [req], self.requests, self.allocator, self.tree, self.model_config,
             # Up to 0.5.14 the path of EAGLE that allocates ahead is that of overlapped batches.
-            self.speculates and hasattr(ScheduleBatch, "is_spec_v2"),
+            self.overlap or (self.speculates and hasattr(ScheduleBatch, "is_spec_v2")),
             self.algorithm, chunked_req=self.chunked,
         )  # fmt: skip
         self.batch.prepare_for_extend()

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import PurePath
 from typing import IO, Any, Protocol
 
@@ -36,6 +37,7 @@ from kvproof.kernels.guarantees import Breach, watch
 from kvproof.model.facts import Breached, EngineError, Fact, Started, encode_fact
 from kvproof.model.forward import RuleForward
 from kvproof.model.forward_player import ForwardPlayer
+from kvproof.model.overlap import OverlapPlayer
 from kvproof.model.player import Forward, Player
 from kvproof.model.scenario import Geometry, Scenario
 
@@ -172,16 +174,24 @@ def load(options: Options) -> tuple[Ready, Build]:
     def build(order: Play) -> Player:
         # Without a ring there are no rows that could be named.
         backend = order.backend if named else "none"
-        engine = adapter(
-            geometry=order.scenario.geometry,
+        geometry = order.scenario.geometry
+        engine = (_overlapping(adapter) if geometry.overlap else adapter)(
+            geometry=geometry,
             construction=options.construction,
             backend=labels.get(backend, backend),
             rows_short=options.rows_short,
             held_back=options.held_back,
         )
-        return Player(engine=engine, forward=forwards[backend](engine), snapshots=order.snapshots)
+        player = OverlapPlayer if geometry.overlap else Player
+        return player(engine=engine, forward=forwards[backend](engine), snapshots=order.snapshots)
 
     return _ready(family, notes), build
+
+
+@cache
+def _overlapping(adapter: Any) -> Any:
+    """Imported when it is asked for: 0.5.12 has not what it needs."""
+    return importlib.import_module(f"{__package__}.overlap").overlapping(adapter)
 
 
 def _ready(family: Family, notes: Iterable[shims.Shim]) -> Ready:

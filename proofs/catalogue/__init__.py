@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproof.proofs.catalogue import cap, exact, ring, translation, tree
+from kvproof.proofs.catalogue import cap, exact, ring, streams, translation, tree
 from kvproof.proofs.linear import LEMMAS
 from kvproof.proofs.theorem import Theorem
 
@@ -29,6 +29,7 @@ CATALOGUE: tuple[Theorem, ...] = (
     *exact.THEOREMS,
     *tree.THEOREMS,
     *translation.THEOREMS,
+    *streams.THEOREMS,
 )
 """All theorems, in the order in which tables show them."""
 

@@ -18,6 +18,7 @@ REQUIRED = (
     *(f"X{n}" for n in range(1, 7)),
     *(f"P{n}" for n in range(1, 9)),
     *(f"T{n}" for n in (1, 2, 3, 4, 6, 7)),
+    *(f"F{n}" for n in (1, 2)),
 )
 
 

@@ -40,7 +40,7 @@ from kvproof.model.text import (
 
 from .samples import FORWARDS, SCENARIO
 
-SIZES = Sizes(draft_tokens=(1, 3))
+SIZES = Sizes(draft_tokens=(1, 3), overlaps=(0, 0, 1))
 names = st.text(max_size=6) | st.sampled_from(
     ["A", "", " ", "#", '"', "a b", "é", "\n", "\x00", "👾"]
 )

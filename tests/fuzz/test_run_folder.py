@@ -138,8 +138,10 @@ def test_a_run_that_is_killed_while_it_shrinks_loses_nothing(tmp_path: Path) -> 
     assert run.exitcode == -signal.SIGKILL
     folder = tmp_path / "latest" / "fake-registry"
     assert not list(folder.glob("*.scenario.json"))
-    kept = load_scenario(folder / "FRESH-DECODE-other-request.unshrunk.json")
-    violations = check(reference_player(kept.geometry, UNCAPPED).play(kept)).violations
-    assert ("FRESH-DECODE", "other-request") in violations
+    found = [*folder.glob("FRESH-DECODE-*.unshrunk.json")]
+    assert found
+    for kept in map(load_scenario, found):
+        monitor = check(reference_player(kept.geometry, UNCAPPED).play(kept))
+        assert monitor.worst_of("FRESH-DECODE") is not None
     # The next run has a folder of its own.
     assert RunFolder.create(tmp_path).path.name == "0002"

@@ -23,11 +23,15 @@ from kvproof.model.facts import (
     Allocated,
     Breached,
     Complained,
+    Completed,
     Fact,
+    Launched,
     Pool,
     Pools,
     Read,
+    Rewritten,
     Started,
+    TableLane,
     Translated,
 )
 from kvproof.model.monitor import check
@@ -136,6 +140,12 @@ LENT: tuple[Fact, ...] = (
 )
 """Two pages of each pool are lent, and one of them is translated."""
 
+
+def launched(*, start: int, locs: tuple[int, ...]) -> Launched:
+    lane = TableLane(request="A", slot=1, start=start, end=len(locs), locs=locs)
+    return Launched(launch=1, mode="decode", lanes=(lane,))
+
+
 FINISHED = [*request("A", ("A", 5)), Finish(request="A")]
 AGAIN = [*FINISHED, *request("B", ("A", 2), ("B", 3)), Decode()]
 
@@ -209,6 +219,17 @@ CASES = [
          edit=ends_with(*LENT, Translated(full=((44, 46),), swa=((42, 44),)))),
     Case(breaks=("PARTITION", "translated-foreign"), operations=FINISHED,
          edit=ends_with(*LENT, Translated(full=((42, 44),), swa=((40, 42),)))),
+    Case(breaks=("IN-FLIGHT", "overwritten"), operations=request("A", ("A", 5)),
+         edit=ends_with(launched(start=1, locs=(2, 3)))),
+    Case(breaks=("IN-FLIGHT", "freed"), operations=request("A", ("A", 5)),
+         edit=ends_with(launched(start=1, locs=(40, 41)))),
+    Case(breaks=("IN-FLIGHT", "rewritten"), operations=request("A", ("A", 5)),
+         edit=ends_with(
+             launched(start=0, locs=(2, 3)),
+             Completed(launch=1, rewritten=(Rewritten(lane=0, position=0, locs=(40,)),)),
+         )),
+    Case(breaks=("IN-FLIGHT", "not-launched"), operations=request("A", ("A", 5)),
+         edit=ends_with(Completed(launch=1))),
 ]  # fmt: skip
 
 

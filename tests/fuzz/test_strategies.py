@@ -33,7 +33,7 @@ from kvproof.model.witness import CAP_WITNESS, WITNESSES, Witness
 from .conftest import UNCAPPED
 
 BOTH = {"likely": likely_scenarios, "arbitrary": arbitrary_scenarios}
-SPECULATIVE = Sizes(draft_tokens=(2, 3))
+SPECULATIVE = Sizes(draft_tokens=(2, 3), overlaps=(0, 1))
 
 
 def draw(strategy: SearchStrategy[Scenario], number: int) -> list[Scenario]:
@@ -59,7 +59,7 @@ def drawn(request: pytest.FixtureRequest) -> list[Scenario]:
 
 
 def test_every_kind_of_operation_occurs() -> None:
-    kinds = Counter(type(operation) for s in draw(scenarios(), 200) for operation in s.operations)
+    kinds = Counter(type(operation) for s in draw(scenarios(), 250) for operation in s.operations)
     assert set(kinds) == set(get_args(CacheOperation))
 
 

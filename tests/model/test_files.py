@@ -35,7 +35,7 @@ from kvproof.model.scenario import (
     encode_scenario,
 )
 
-SIZES = Sizes(draft_tokens=(1, 2))
+SIZES = Sizes(draft_tokens=(1, 2), overlaps=(0, 0, 1))
 SCENARIO = Scenario(
     geometry=Geometry(window=4, page_size=2, slots=1, pool_tokens=32, draft_tokens=2),
     operations=(

@@ -55,6 +55,7 @@ from kvproof.model.verdict import (
 from kvproof.model.witness import (
     CAP_WITNESS,
     DRAFT_WITNESSES,
+    OVERLAP_WITNESSES,
     SWA_WITNESSES,
     WITNESSES,
     CacheWitness,
@@ -316,6 +317,7 @@ def test_status_words() -> None:
         "FRESH-DECODE": "violated",
         "FRESH-PREFILL": "violated",
         "WINDOW": "skipped",
+        "IN-FLIGHT": "skipped",
         "PARTITION": "holds",
         "MAP": "skipped",
         "LOCK": "holds",
@@ -401,9 +403,12 @@ MISSED: dict[Witness, list[Operation]] = {
     "wrap inside a verify": [*arrive("A", ("A", 3)), Verify(accepted=1)],
 }
 PLAYED = sorted(
-    {*get_args(CacheWitness)} - {"over-allocation released"} - SWA_WITNESSES.keys()
-)  # fmt: skip
-"""The model allocates nothing ahead; of an SWA pool see test_swa_reference.py."""
+    {*get_args(CacheWitness)}
+    - {"over-allocation released"}
+    - SWA_WITNESSES.keys()
+    - OVERLAP_WITNESSES.keys()
+)
+"""The model allocates nothing ahead; of others see test_swa_reference.py and test_overlap.py."""
 
 DRAFTING = replace(SIZES, draft_tokens=2)
 
@@ -414,7 +419,8 @@ def play_witness(witness: Witness, operations: Sequence[Operation]) -> list[Fact
 
 def test_every_witness_is_known() -> None:
     known = WITNESSES.keys() | DRAFT_WITNESSES.keys() | {CAP_WITNESS}
-    assert set(get_args(CacheWitness)) == known | SWA_WITNESSES.keys()
+    played = known | SWA_WITNESSES.keys()
+    assert set(get_args(CacheWitness)) == played | OVERLAP_WITNESSES.keys()
     assert REACHED.keys() == MISSED.keys() == set(PLAYED)
 
 

@@ -43,7 +43,7 @@ from kvproof.model.scenario import (
 
 SIZES = Geometry(window=4, page_size=4, slots=2, pool_tokens=32, draft_tokens=3)
 ONE_SLOT = Geometry(window=4, page_size=4, slots=1, pool_tokens=32)
-ANY = Sizes(draft_tokens=(1, 2))
+ANY = Sizes(draft_tokens=(1, 2), overlaps=(0, 0, 1))
 
 
 def submit(name: str, length: int, text: str = "") -> Submit:

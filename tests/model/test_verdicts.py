@@ -19,9 +19,11 @@ from kvproof.model.facts import (
     Allocated,
     Breached,
     Complained,
+    Completed,
     Ended,
     Fact,
     Freed,
+    Launched,
     Pool,
     Pools,
     Read,
@@ -31,7 +33,7 @@ from kvproof.model.facts import (
     Wrote,
 )
 from kvproof.model.monitor import check
-from kvproof.model.policy import Fault, RingFault
+from kvproof.model.policy import Fault, RingFault, StreamFault
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Abort,
@@ -60,6 +62,10 @@ PAGED = Geometry(window=4, page_size=4, slots=2, pool_tokens=64)
 ONE_SLOT = Geometry(window=4, page_size=1, slots=1, pool_tokens=64)
 TWO_SLOTS = Geometry(window=4, page_size=1, slots=2, pool_tokens=64)
 DRAFTING = Geometry(window=4, page_size=1, slots=1, pool_tokens=64, draft_tokens=2)
+
+OVERLAPPED = Geometry(
+    window=4, page_size=1, slots=1, pool_tokens=64, draft_tokens=2, overlap=1
+)  # fmt: skip
 
 POOLS: tuple[Pool, ...] = get_args(Pool)
 
@@ -160,13 +166,14 @@ def with_fault(
     operations: Sequence[Operation],
     *,
     rows: bool = True,
+    **policy: Any,
 ) -> Case:
     return Case(
         name=f"fault: {fault}",
         breaks=breaks,
         faults={fault},
-        log=lambda: play(geometry, operations, rows=rows, faults={fault}),
-        twin=lambda: play(geometry, operations, rows=rows),
+        log=lambda: play(geometry, operations, rows=rows, faults={fault}, **policy),
+        twin=lambda: play(geometry, operations, rows=rows, **policy),
     )
 
 
@@ -289,6 +296,42 @@ CASES = [
             prefill_order="write, then read",
         ),
         twin=lambda: play(ONE_SLOT, [*arrive("A", ("A", 6), chunk=4), Prefill(request="A")]),
+    ),
+    # IN-FLIGHT
+    with_fault(
+        "abort frees at once",
+        {("IN-FLIGHT", "rewritten")}
+        | {("PARTITION", cause) for cause in ("shared", "lent-twice", "double-free")},
+        OVERLAPPED, [*HELD, Abort(request="A"), *arrive("B", ("B", 6)), Decode()], rows=False,
+    ),
+    with_fault(
+        "draft extend reads the table", {("IN-FLIGHT", "rewritten")}, OVERLAPPED,
+        [
+            *come_and_go("A", ("A", 4)), Verify(accepted=1), *arrive("B", ("B", 6)), Decode(),
+        ],
+    ),
+    with_fault(
+        "window by scheduled length", {("IN-FLIGHT", "freed")},
+        Geometry(
+            window=8, page_size=4, slots=1, pool_tokens=64, draft_tokens=4, overlap=1
+        ),
+        [*arrive("A", ("A", 8)), *[Verify(accepted=1)] * 3], rows=False, window_pages=True,
+    ),
+    edited(
+        "a step that reads another's page", {("IN-FLIGHT", "overwritten")},
+        Launched, lambda fact: {"lanes": tuple(
+            msgspec.structs.replace(lane, locs=(fact.lanes[1].locs[0], *lane.locs[1:]))
+            for lane in fact.lanes
+        )},
+        lambda: play(
+            msgspec.structs.replace(OVERLAPPED, slots=2),
+            [*arrive("A", ("A", 4)), *arrive("B", ("B", 4)), Decode()],
+        ),
+    ),
+    edited(
+        "a result of a step that was not launched", {("IN-FLIGHT", "not-launched")},
+        Completed, lambda _: {"launch": 3},
+        lambda: play(OVERLAPPED, [*arrive("A", ("A", 4)), Decode()]),
     ),
     # PARTITION
     with_fault(
@@ -495,7 +538,9 @@ def test_every_cause_invariant_and_fault_has_a_case() -> None:
         == set(INVARIANTS)
         == set(get_args(CacheInvariant))
     )
-    assert {fault for case in CASES for fault in case.faults} == set(get_args(RingFault))
+    assert {fault for case in CASES for fault in case.faults} == (
+        {*get_args(RingFault), *get_args(StreamFault)}
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -25,13 +25,14 @@ from kvproof.spec import (
     radix,
     ring,
     schedule,
+    streams,
     terms,
     translate,
     window,
 )
 
 MODULES: tuple[ModuleType, ...] = (
-    cap, cursor, exact, pages, radix, ring, schedule, terms, translate, window,
+    cap, cursor, exact, pages, radix, ring, schedule, streams, terms, translate, window,
 )  # fmt: skip
 
 NOT_CONFIRMED = {
