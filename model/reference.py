@@ -187,7 +187,8 @@ class ReferenceEngine:
                 )
             )
         self.tree.evict(pages - len(self.pool.free))
-        self.tree.bury(pages - len(self.pool.free_swa))
+        if self.policy.paged_swa:
+            self.tree.bury(pages - len(self.pool.free_swa))
 
     def prefilled(self, request: str, *, last: bool, token: int) -> None:
         """Publish the computed pages."""
