@@ -22,7 +22,7 @@ from kvproof.model.scenario import Scenario, encode_scenario
 UNCAPPED = Policy(reprefill_tail=0)
 CAPPED = Policy()
 
-QUICK = Profile(sequences=60, kernel_share=4)
+QUICK = Profile(sequences=80, kernel_share=4)
 
 
 @dataclass(frozen=True, kw_only=True)
