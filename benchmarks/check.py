@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kvproof.fuzz.chronicle import Chronicle
+from kvproof.fuzz.manifest import processor
 from kvproof.model.facts import LogReader, encode_fact
 from kvproof.model.files import blocks, open_file
 from kvproof.model.monitor import Monitor
@@ -78,20 +79,11 @@ def main() -> None:
         "msgspec": version("msgspec"),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
-        "processor": _processor(),
+        "processor": processor(),
         "window": GEOMETRY.window,
         "slots": GEOMETRY.slots,
     }
     sys.stdout.write(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
 
 
 if __name__ == "__main__":

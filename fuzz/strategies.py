@@ -380,6 +380,15 @@ def _recompute(sketch: _Sketch, parent: int, tail: int) -> None:
     _arrive(sketch, parent, 0, tail, 0)
 
 
+def _branch(sketch: _Sketch, tail: int) -> None:
+    """A request branches off from one that still runs, a page before its end; both leave."""
+    page_size = sketch.geometry.page_size
+    _arrive(sketch, 0, 0, 2 * page_size, 0)
+    _arrive(sketch, 1, page_size, tail, 0)
+    for _ in range(2):
+        _finish(sketch, len(sketch.running) - 1)
+
+
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
@@ -463,13 +472,13 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     """Moves that matter where the window lives in a pool of its own."""
     if geometry.swa_tokens is msgspec.UNSET:
         return ()
+    recompute = _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window))
     return (
         ("evict SWA", _move(_evict_swa, st.integers(1, MAX_TOKENS))),
         ("decode past", _move(_decode_past, st.integers(0, geometry.page_size))),
-        (
-            "recompute",
-            _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window)),
-        ),
+        ("recompute", recompute),
+        ("recompute", recompute),
+        ("cuts", _move(_branch, st.integers(1, geometry.window))),
     )
 
 

@@ -697,7 +697,10 @@ class Monitor:
                 self._break_window(lease, fact.mode, position, (start, end), times=queries)
             self._count_reads(lease, fact.mode, queries)
             for first, last, cause in self.ghost.stale(lease, start, end):
-                times = sum(min(fact.end, at + window) - fact.start for at in range(first, last))
+                # A key is read by the queries from the chunk's start to a window behind it.
+                whole = max(0, min(last, fact.end - window) - first)
+                times = whole * (2 * (first + window - fact.start) + whole - 1) // 2
+                times += (last - first - whole) * (fact.end - fact.start)
                 self._stale_run(cause, fact.mode, lease, position, (start, end), first, times)
         first = max(fact.start, fact.end - window)  # the first that `scatter_keeps`
         self.ghost.write_span(lease, first, fact.end, self._step)

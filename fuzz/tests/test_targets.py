@@ -167,13 +167,14 @@ def test_without_a_ring_its_invariants_are_skipped_and_the_others_as_known(
     if target.has_ring:
         pytest.skip("this release has a ring")
     found = {verdict.invariant: verdict.status for verdict in run.result.verdicts}
-    known = {entry.invariant for entry in load_expected() if entry.target == target.name}
-    assert found == {
-        invariant: "skipped" if invariant in {"FRESH-DECODE", "FRESH-PREFILL", "PADDING"}
-        else "violated" if invariant in known
-        else "holds"
-        for invariant in INVARIANTS
-    }  # fmt: skip
+    known = {entry.invariant: entry for entry in load_expected() if entry.target == target.name}
+    rings = {"FRESH-DECODE", "FRESH-PREFILL", "PADDING"}
+    overlap = set() if 1 in target.sizes.overlaps else {"IN-FLIGHT"}
+    for invariant in INVARIANTS:
+        may = {"skipped"} if invariant in rings | overlap else {"holds"}
+        if entry := known.get(invariant):
+            may = {"violated", "holds"} if entry.rare else {"violated"}
+        assert found[invariant] in may, invariant
 
 
 SUB_WINDOW_RUN = Scenario(

@@ -77,7 +77,16 @@ def test_the_release_of_the_bug_diverges_below_the_window() -> None:
         EngineStore().find("0.5.15")
     except EngineError as error:
         pytest.skip(str(error))
-    arguments = ["--engine", "0.5.15", "--through", "rules", "--requests", "8", "--churn", "16"]
+    arguments = [
+        "--engine",
+        "0.5.15:registry",
+        "--through",
+        "rules",
+        "--requests",
+        "8",
+        "--churn",
+        "16",
+    ]
     tails = [word for tail in (1, 3, 4, 8) for word in ("--tail", str(tail))]
     done = CliRunner().invoke(app, ["determinism", *arguments, *tails, "--json"])
     assert done.exit_code == 1, done.output

@@ -86,6 +86,16 @@ def test_news_is_said(
     assert note in why
 
 
+def test_a_rare_violation_that_was_not_met_is_no_news() -> None:
+    rare = replace(entry(), rare=True)
+    said, why = cell(result(verdict("PARTITION")), rare)
+    assert said == "as expected"
+    assert "not in this run" in why
+    assert cell(result(verdict("PARTITION", "violated")), rare)[0] == "as expected"
+    assert cell(result(verdict("PARTITION", "unknown")), rare)[0] == "changed"
+    assert cell(result(verdict("PARTITION", "violated", "shared")), rare)[0] == "changed"
+
+
 def test_a_baseline_lends_its_entries() -> None:
     found = result(verdict("PARTITION", "violated"))
     table = (entry(target="known"), replace(entry(), cause="shared"))

@@ -180,7 +180,8 @@ def steps(log: Sequence[Fact]) -> list[Told]:
     """Operations of a log; those that ask the tree to evict are left out.
 
     Whoever recorded it: the driver asks in an operation of its own, the scheduler while it looks
-    for memory. What was evicted is seen in the pages that are lent.
+    for memory, before it launches. So pages count as they were before that; what was evicted is
+    seen at the operation after the next.
     """
     told: list[Told] = []
     started = log[0]
@@ -188,6 +189,7 @@ def steps(log: Sequence[Fact]) -> list[Told]:
     geometry = started.geometry
     pages = frozenset(range(1, geometry.pool_tokens // geometry.page_size + 1))
     lent: frozenset[int] = frozenset()
+    before_evicting: frozenset[int] | None = None
     allocation = Allocation(
         page_size=geometry.page_size, sizes={"full": geometry.pool_tokens, "swa": 0}
     )
@@ -209,10 +211,15 @@ def steps(log: Sequence[Fact]) -> list[Told]:
             case Step(operation=Flush()):
                 told.append(Told("Flush", None, lent, []))
                 allocation.clear()
+                before_evicting = None
                 lent = frozenset()
-            case Step(operation=operation) if not isinstance(operation, Evict):
+            case Step(operation=Evict()):
+                before_evicting = lent if before_evicting is None else before_evicting
+            case Step(operation=operation):
                 name = getattr(operation, "request", None)
-                told.append(Told(type(operation).__name__, name, lent, []))
+                before = lent if before_evicting is None else before_evicting
+                told.append(Told(type(operation).__name__, name, before, []))
+                before_evicting = None
                 if isinstance(operation, Submit):
                     told[-1].facts.append(operation.prompt)
             case Ran():

@@ -122,10 +122,10 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler_components import batch_result_processor
 
-    from kvproof.fuzz.drivers.base import MODEL_CONFIG, UNLIMITED
+    from kvproof.fuzz.drivers.base import UNLIMITED
 
     # An attribute that is None in a server of this kind must not be NOTHING.
-    model = without_the_rest(object, vars(MODEL_CONFIG) | {"think_end_id": None})
+    model = without_the_rest(object, vars(engine.model_config) | {"think_end_id": None})
     unchanged = lambda batch, **_: batch  # noqa: E731
     both = {
         "tree_cache": engine.tree,

@@ -267,7 +267,7 @@ def test_tree_and_pools_follow_the_step(open_page: Open, stale_log: list[Fact]) 
     opened = open_page(stale_log)
     page = opened.page
     assert "A[0:4]" in opened.text("#tree")
-    assert "full 1, swa 0" in opened.text("#tree")
+    assert "full 1, swa 1" in opened.text("#tree")
     assert "6 tokens computed, 4 of 5 reused" in opened.text("#pool")
     page.keyboard.press("Home")
     assert opened.text("#tree") == "The tree is empty."
