@@ -168,20 +168,37 @@ def _with_answers(said: _Translation, facts: Iterator[Fact]) -> Iterator[Fact]:
 
 @dataclass
 class Told:
-    """One operation, what was said of it, and the pages of the full pool that were lent before."""
+    """One operation, what was said of it, and the pages of the full pool that were lent before.
+
+    ``evicted`` are pages that the scheduler had the tree evict since the operation before.
+    """
 
     operation: str
     request: str | None
     lent: frozenset[int]
     facts: list[Any]
+    evicted: frozenset[int] = field(default=frozenset(), compare=False)
+
+
+def same_steps(one: Sequence[Fact], other: Sequence[Fact]) -> None:
+    """Assert that two logs tell the same operations.
+
+    A scheduler evicts ahead of a launch, or while it retracts: the recorder says it by itself, the
+    driver with the operation. So pages that it evicted count in neither log.
+    """
+    ours, theirs = steps(one), steps(other)
+    for mine, yours in zip(ours, theirs, strict=False):
+        gone = mine.evicted | yours.evicted
+        mine.lent -= gone
+        yours.lent -= gone
+    assert ours == theirs
 
 
 def steps(log: Sequence[Fact]) -> list[Told]:
     """Operations of a log; those that ask the tree to evict are left out.
 
     Whoever recorded it: the driver asks in an operation of its own, the scheduler while it looks
-    for memory, before it launches. So pages count as they were before that; what was evicted is
-    seen at the operation after the next.
+    for memory.
     """
     told: list[Told] = []
     started = log[0]
@@ -189,7 +206,8 @@ def steps(log: Sequence[Fact]) -> list[Told]:
     geometry = started.geometry
     pages = frozenset(range(1, geometry.pool_tokens // geometry.page_size + 1))
     lent: frozenset[int] = frozenset()
-    before_evicting: frozenset[int] | None = None
+    before_evicting: frozenset[int] = frozenset()
+    evicting = False
     allocation = Allocation(
         page_size=geometry.page_size, sizes={"full": geometry.pool_tokens, "swa": 0}
     )
@@ -211,15 +229,15 @@ def steps(log: Sequence[Fact]) -> list[Told]:
             case Step(operation=Flush()):
                 told.append(Told("Flush", None, lent, []))
                 allocation.clear()
-                before_evicting = None
+                evicting = False
                 lent = frozenset()
             case Step(operation=Evict()):
-                before_evicting = lent if before_evicting is None else before_evicting
+                before_evicting, evicting = before_evicting if evicting else lent, True
             case Step(operation=operation):
                 name = getattr(operation, "request", None)
-                before = lent if before_evicting is None else before_evicting
-                told.append(Told(type(operation).__name__, name, before, []))
-                before_evicting = None
+                evicted = before_evicting - lent if evicting else frozenset()
+                told.append(Told(type(operation).__name__, name, lent, [], evicted))
+                evicting = False
                 if isinstance(operation, Submit):
                     told[-1].facts.append(operation.prompt)
             case Ran():
