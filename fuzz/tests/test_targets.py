@@ -84,18 +84,22 @@ def test_no_engine_fails(run: Run) -> None:
 def test_every_finding_is_confirmed_on_the_real_kernels_and_repeats(
     target: Target, run: Run
 ) -> None:
-    assert bool(run.result.findings) == target.has_ring
+    # With rings X1 is found at least; what a paged pool's short run meets is rare.
+    assert run.result.findings or not target.has_ring
     for finding in run.result.findings:
         assert finding.confirmed, finding.name
         assert finding.deterministic, finding.name
 
 
-def test_every_finding_can_be_seen_again_in_its_log(run: Run, backend: KernelBackend) -> None:
+def test_every_finding_can_be_seen_again_in_its_log(
+    target: Target, run: Run, backend: KernelBackend
+) -> None:
     for finding in run.result.findings:
         log = run.logs[finding.name]
         started = log[0]
         assert isinstance(started, Started)
-        assert started.backend.partition(":")[0] == backend
+        # Without rings no kernel of this kind has a part in a play.
+        assert started.backend.partition(":")[0] == (backend if target.has_ring else "none")
         broken = (finding.violation.invariant, finding.violation.cause)
         assert check(log).violations[broken] == finding.violation
         story = tell(finding.violation, log)
