@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
-from kvproof.kernels.backends import KernelBackend, missing
+from kvproof.kernels.backends import KernelBackend, require
 from kvproof.kernels.batch import Batched, Play, play_batch
 from kvproof.kernels.capture import TARGETS, Captured, KernelProcess, Order
 from kvproof.kernels.catalogue import family_of
@@ -36,6 +36,10 @@ commands = typer.Typer(
 EngineOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--engine", metavar="NAME", help="An engine; repeatable. Default: all installed."),
+]
+
+BackendOption: TypeAlias = Annotated[
+    KernelBackend, typer.Option(help="Where the kernels run: Triton's interpreter, or a GPU.")
 ]
 
 
@@ -63,11 +67,7 @@ def prove(
 
     Exits with 1 if something is not as expected, unknown, or not understood.
     """
-    reason = missing(backend)
-    if reason is not None:
-        raise EngineError(
-            f"no kernels can run on {backend}: {reason}", fix="leave --backend out, or use a GPU"
-        )
+    require(backend)
     reports = []
     with progress("proving", lines=False) as tell:
         for each in _engines(engine):
@@ -159,10 +159,7 @@ def compile_(
 def compare_(
     *,
     engine: EngineOption = None,
-    backend: Annotated[
-        KernelBackend,
-        typer.Option(help="Where the kernels run: Triton's interpreter, or a GPU."),
-    ] = "interpreter",
+    backend: BackendOption = "interpreter",
     launches: Annotated[
         int, typer.Option(min=1, metavar="N", help="Random launches of each kernel.")
     ] = 20,
@@ -225,10 +222,7 @@ def compare_(
 def batch_(
     *,
     engine: EngineOption = None,
-    backend: Annotated[
-        KernelBackend,
-        typer.Option(help="Where the kernels run: Triton's interpreter, or a GPU."),
-    ] = "interpreter",
+    backend: BackendOption = "interpreter",
     slots: Annotated[
         int | None,
         typer.Option(
@@ -263,11 +257,7 @@ def batch_(
     scheduler would decide is drawn, with the cap as --tail says. Exits with 1 if a property breaks
     that should hold, or holds that should break.
     """
-    reason = missing(backend)
-    if reason is not None:
-        raise EngineError(
-            f"no kernels can run on {backend}: {reason}", fix="leave --backend out, or use a GPU"
-        )
+    require(backend)
     if draft > window:
         raise EngineError(
             f"a draft of {draft} tokens is longer than the window of {window} (theorem R7)",

@@ -13,7 +13,7 @@ from kvproof.cli.stack import parse_ratios
 from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.sweep import Point, points
 from kvproof.fuzz.targets import find_targets
-from kvproof.kernels.backends import missing
+from kvproof.kernels.backends import require
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.layers import Stack
@@ -51,11 +51,8 @@ def layers(
     and, for each request, on an empty one; floats, taint and payloads are held against each other.
     Exits with 1 where the smallest tail is not the theorem's (X3, X4) or the oracles disagree.
     """
-    reason = None if backend == "rules" else missing(backend)
-    if reason is not None:
-        raise EngineError(
-            f"no kernels can run on {backend}: {reason}", fix="leave --backend out, or use a GPU"
-        )
+    if backend != "rules":
+        require(backend)
     depths = parse_ratios(layers)
     if not all(depths):
         raise EngineError("a stack has at least one layer", fix="give --layers 1,2,4")

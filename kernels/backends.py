@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 
+from kvproof.kernels.engines.errors import EngineError
+
 KernelBackend: TypeAlias = Literal["interpreter", "cuda", "hip"]
 
 KERNEL_BACKENDS: tuple[KernelBackend, ...] = get_args(KernelBackend)
@@ -25,6 +27,15 @@ def missing(backend: KernelBackend) -> str | None:
     if not torch.cuda.is_available():
         return f"torch finds no GPU for {backend}"
     return None
+
+
+def require(backend: KernelBackend) -> None:
+    """Raise EngineError if kernels cannot run there on this machine."""
+    reason = missing(backend)
+    if reason is not None:
+        raise EngineError(
+            f"no kernels can run on {backend}: {reason}", fix="leave --backend out, or use a GPU"
+        )
 
 
 def device(backend: KernelBackend) -> str:
