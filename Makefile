@@ -51,7 +51,7 @@ test: engines browser ## Set up and run the linter, the type checker and all tes
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 .PHONY: setup
 setup: $(VENV)/.installed ## Create the virtual environment and install kvproof

@@ -14,10 +14,16 @@ from kvproof.kernels.engines.store import EngineStore
 
 Start = Callable[..., EngineProcess]
 
+AT_ONCE = 4
+"""Engines that run at the same time: each takes more than half a gigabyte."""
+
 
 @pytest.fixture(scope="session")
 def start() -> Iterator[Start]:
-    """Start an engine's process once for each release and set of options."""
+    """Give an engine's process for each release and set of options.
+
+    Those that were asked for last are running; another starts again when it plays.
+    """
     running: dict[tuple[str, bytes], EngineProcess] = {}
 
     def start(release: str, **options: object) -> EngineProcess:
@@ -29,6 +35,9 @@ def start() -> Iterator[Start]:
             except EngineError as error:
                 pytest.skip(str(error))
             running[key] = EngineProcess.of_engine(engine, chosen)
+        running[key] = running.pop(key)
+        for older in list(running)[:-AT_ONCE]:
+            running[older].close()
         return running[key]
 
     yield start
