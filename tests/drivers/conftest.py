@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -14,32 +14,19 @@ from kvproof.kernels.engines.store import EngineStore
 
 Start = Callable[..., EngineProcess]
 
-AT_ONCE = 4
-"""Engines that run at the same time: each takes more than half a gigabyte."""
-
 
 @pytest.fixture(scope="session")
-def start() -> Iterator[Start]:
-    """Give an engine's process for each release and set of options.
-
-    Those that were asked for last are running; another starts again when it plays.
-    """
-    running: dict[tuple[str, bytes], EngineProcess] = {}
+def start(keep: Callable[..., EngineProcess]) -> Start:
+    """Start an engine's process once for each release and set of options."""
 
     def start(release: str, **options: object) -> EngineProcess:
         chosen = Options(**options)  # type: ignore[arg-type]
-        key = (release, msgspec.json.encode(chosen))
-        if key not in running:
-            try:
-                engine = EngineStore().find(release)
-            except EngineError as error:
-                pytest.skip(str(error))
-            running[key] = EngineProcess.of_engine(engine, chosen)
-        running[key] = running.pop(key)
-        for older in list(running)[:-AT_ONCE]:
-            running[older].close()
-        return running[key]
+        try:
+            engine = EngineStore().find(release)
+        except EngineError as error:
+            pytest.skip(str(error))
+        return keep(
+            (release, msgspec.json.encode(chosen)), lambda: EngineProcess.of_engine(engine, chosen)
+        )
 
-    yield start
-    for process in running.values():
-        process.close()
+    return start
