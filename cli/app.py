@@ -33,6 +33,7 @@ from kvproof.cli import (
     replay,
     runs,
     triage,
+    vectors,
 )
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
@@ -118,3 +119,4 @@ app.command()(policy.policy)
 app.command()(determinism.determinism)
 app.command()(runs.runs)
 app.command()(defects.defects)
+app.command()(vectors.vectors)
