@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvproof.fuzz.constructions import (
     BY_FAMILY,
@@ -191,23 +193,17 @@ class DriverTarget(Target):
         """What ``--engine`` takes for it, as a word of a shell."""
         return shlex.quote(DRIVER + shlex.join(self.command))
 
-    def process(
-        self,
-        *,
-        rocm_gate: bool = True,
-        allocator_twins: bool = True,
-        kernels: KernelBackend = "interpreter",
-        layering: Layering | None = None,
-        held_back: int | None = None,
-    ) -> EngineProcess:
+    def process(self, *, kernels: KernelBackend = "interpreter", **options: Any) -> EngineProcess:
         """The driver's process, not yet started. It is its own to say how it plays.
 
         Raises:
             EngineError: another way was asked for than its own.
         """
-        if not (rocm_gate and allocator_twins) or layering is not None or held_back is not None:
+        known = inspect.signature(Target.process).parameters
+        changed = [name for name, value in options.items() if value != known[name].default]
+        if changed:
             raise EngineError(
-                f"{self.name} has a driver of its own, which this option does not reach",
+                f"{self.name} has a driver of its own, which {', '.join(changed)} does not reach",
                 fix="leave the option out, or give it to the driver in its command line",
             )
         return EngineProcess(
