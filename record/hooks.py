@@ -18,7 +18,7 @@ import pkgutil
 import secrets
 import sys
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -80,10 +80,10 @@ class Instrumentation:
         self._folder = folder
         self._level = level
         self._key = key or secrets.token_bytes(KEY_BYTES)
-        self._slot = attrgetter(family.fields["slot"])
-        self._matched = attrgetter(family.fields["matched"])
-        self._extend_end = attrgetter(family.fields["extend end"])
-        self._committed = attrgetter(family.fields["committed"])
+        self._slot = _getter(family.fields["slot"])
+        self._matched = _getter(family.fields["matched"])
+        self._extend_end = _getter(family.fields["extend end"])
+        self._committed = _getter(family.fields["committed"])
         self._originals: list[tuple[type, str, Any]] = []
         self._live = False
         self._errors = 0
@@ -331,8 +331,8 @@ class Instrumentation:
             raise CannotFollowError(f"this release is not followed: {missing}") from missing
         return Extend(
             request=request,
-            start=matched if isinstance(matched, int) else len(matched),
-            end=end,
+            start=_length(matched),
+            end=_length(end),
             total=len(req.origin_input_ids) + len(req.output_ids),
         )
 
@@ -464,6 +464,26 @@ def _resume(listening: Generator[None, Any, None], result: Any) -> None:
     except StopIteration:
         return
     raise RuntimeError("a listener does not end")
+
+
+def _getter(paths: Sequence[str]) -> Callable[[Any], Any]:
+    """Reads the first of these attribute paths that an object has; else AttributeError."""
+    first, *others = map(attrgetter, paths)
+    if not others:
+        return first
+
+    def read(thing: Any) -> Any:
+        try:
+            return first(thing)
+        except AttributeError:
+            return rest(thing)
+
+    rest = _getter(paths[1:])
+    return read
+
+
+def _length(given: Any) -> int:
+    return given if isinstance(given, int) else len(given)
 
 
 def _tokens(req: Any) -> array[int]:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvproof.fuzz.strategies import Sizes, arbitrary_scenarios, likely_scenarios
+from kvproof.kernels.engines.releases import RELEASES
 from kvproof.model.facts import (
     Allocated,
     Ended,
@@ -43,12 +44,7 @@ from kvproof.triage.lift import lift
 from .normal import as_recorded, same_steps, steps
 from .worker import KEY
 
-TARGETS = [
-    ("0.5.15", "registry"),
-    ("0.5.16", "registry"),
-    ("0.5.16", "SWARadixCache"),
-    ("0.5.23", "registry"),
-]
+TARGETS = [*((release, "registry") for release in RELEASES), ("0.5.16", "SWARadixCache")]
 
 DRAFTING = Sizes(draft_tokens=(1, 3, 2))
 """Half of what is recorded speculates."""
@@ -97,7 +93,6 @@ STORY = Scenario(
         Flush(),
     ),
 )
-RELEASES = ("0.5.15", "0.5.16", "0.5.23")
 
 
 @pytest.mark.parametrize("release", RELEASES)
