@@ -30,7 +30,7 @@ from kvproof.model.facts import RECORDED, Pool, Started, decode_fact, encode_fac
 from kvproof.model.scenario import TEXT_TOKENS, BadFileError, Geometry
 from kvproof.record.locs import Level, parallel_spans, readable, spans_of, spans_of_pages
 from kvproof.record.names import KEY_BYTES, TOKENS
-from kvproof.record.recorder import CannotFollowError, Ending, Extend, Recorder, Tracked
+from kvproof.record.recorder import CannotFollowError, Draft, Ending, Extend, Recorder, Tracked
 from kvproof.record.writer import LogWriter
 
 MAX_ERRORS = 3
@@ -261,7 +261,7 @@ class Instrumentation:
                 page_size=size,
                 slots=batch.req_to_token_pool.size,
                 pool_tokens=allocator.size_full // size * size,
-                draft_tokens=self._draft_tokens(batch.spec_algorithm),
+                draft_tokens=self._draft_tokens(batch),
             ),
             ring_stride=getattr(kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=int(reprefill_tail()) if reprefill_tail else 0,
@@ -281,12 +281,17 @@ class Instrumentation:
             raise CannotFollowError(f"a log cannot say this server's sizes: {error}") from error
         return started
 
-    def _draft_tokens(self, algorithm: Any) -> int:
+    def _draft_tokens(self, batch: Any) -> int:
         """Tokens that a verify of this server writes; 1 without speculation."""
-        if algorithm.is_none():
+        if batch.spec_algorithm.is_none():
             return 1
-        if not algorithm.is_eagle():
+        if not batch.spec_algorithm.is_eagle():
             raise CannotFollowError("speculative decoding other than EAGLE's is not recorded")
+        # In 0.5.12 a server without overlap speculates another way: its worker allocates.
+        if not getattr(batch, "is_spec_v2", True):
+            raise CannotFollowError(
+                "speculative decoding without overlap scheduling is not recorded on this release"
+            )
         speculation = self._family.part("speculation")()
         if (speculation.speculative_eagle_topk or 1) > 1:
             raise CannotFollowError("drafts that branch (topk above 1) are not recorded")
@@ -353,10 +358,15 @@ class Instrumentation:
     ) -> Generator[None, Any, None]:
         log.recorder.begin_verify()
         log.preparing = True
+        committed = [self._committed(req) for req in batch.reqs]
         yield
         log.preparing = False
-        slots = [self._slot(req) for req in batch.reqs]
-        log.recorder.end_verify([*zip(requests, slots, strict=True)])
+        log.recorder.end_verify(
+            [
+                Draft(request, self._slot(req), ahead=self._committed(req) - before)
+                for request, req, before in zip(requests, batch.reqs, committed, strict=True)
+            ]
+        )
 
     def _on_verified(self, _: Any, result: Any, batch: Any) -> None:
         log = self._logs.get(batch.req_to_token_pool)
