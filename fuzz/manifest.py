@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         kvproof: version of kvproof; ``sources`` is a hash of its code, which changes oftener.
         requirements: hash of the lock file of what engines need.
         command: as it was given, the home folder as ``~``, a random seed as the number drawn.
-        drawn_from: by target, what its geometries were drawn from. Forwards have sizes of their own.
+        drawn_from: by target, what its geometries were drawn from; forwards have their own sizes.
         sizes: of older manifests, which have no ``drawn_from``: the default sizes, whatever the
             targets' were.
         unknown: names in the file that this kvproof does not know, as JSON pointers; absent if
