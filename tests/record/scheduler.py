@@ -163,6 +163,11 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
             "_should_defer_prefill": lambda _: False,
             "_maybe_prepare_ngram_embedding": lambda batch: batch,
             "get_num_allocatable_reqs": lambda *_, **__: engine.requests.available_size(),
+            # What 0.5.12 keeps in the scheduler itself.
+            "stream_output": lambda *_, **__: None,
+            **dict.fromkeys(
+                ("new_token_ratio", "new_token_ratio_decay", "min_new_token_ratio"), 0.0
+            ),
             "_add_request_to_queue": lambda req, **_: loop.waiting_queue.append(req),
             **dict.fromkeys(
                 (
