@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Group
+from rich.text import Text
 
 from kvproof.cli.fuzz import Report
 from kvproof.cli.output import JsonOption, plain_table, show
@@ -64,4 +66,9 @@ def runs(
             "\n".join(run.manifest.targets),
             state,
         )
-    show(table, found, as_json=as_json)
+    notes = [
+        Text(f"{run.folder} is of another kvproof, which wrote more: {', '.join(unknown)}")
+        for run in found
+        if (unknown := run.manifest.unknown) is not msgspec.UNSET
+    ]
+    show(Group(table, *notes), found, as_json=as_json)

@@ -1,7 +1,9 @@
 """The corpus: every counterexample that was ever found, with what it breaks on each target.
 
 A case is two files: ``NAME.scenario``, a scenario as text, and ``NAME.toml`` with why it is there
-and its verdicts. `pytest fuzz/` replays all of them; a verdict that changes is a failure.
+and its verdicts. What no scenario shows is kept as a log, in ``NAME.log.jsonl`` and
+``NAME.log.toml``: it is judged again, not played. `pytest fuzz/` does that with all of them; a
+verdict that changes is a failure.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvproof.model.facts import Fact
-from kvproof.model.files import load_scenario, read_file
+from kvproof.model.facts import Fact, LogReader, encode_fact
+from kvproof.model.files import blocks, load_scenario, open_file, read_file
 from kvproof.model.layers import Stack
 from kvproof.model.monitor import check
 from kvproof.model.scenario import BadFileError, Count, Scenario
@@ -27,6 +29,9 @@ ENGINE_ERROR = "engine error"
 
 SCENARIO_SUFFIX = ".scenario"
 VERDICTS_SUFFIX = ".toml"
+
+LOG_SUFFIX = ".log.jsonl"
+LOG_VERDICTS_SUFFIX = ".log.toml"
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +69,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: Verdicts
 
 
+class LogCase(msgspec.Struct, frozen=True, kw_only=True):
+    """One case that is a log.
+
+    Attributes:
+        verdicts: of the one target that the log names.
+    """
+
+    name: str
+    facts: tuple[Fact, ...]
+    verdicts: Verdicts
+
+
 def what_breaks(log: Sequence[Fact], stack: Stack | None = None) -> tuple[str, ...]:
     """What a log breaks, as a case records it."""
     monitor = check(log, stack=stack)
@@ -82,20 +99,43 @@ def decode_verdicts(data: bytes) -> Verdicts:
 
 def load_case(folder: Path, name: str) -> Case:
     """One case; raises BadFileError with the path in its message."""
-    path = folder / f"{name}{VERDICTS_SUFFIX}"
-    data = read_file(path)
-    try:
-        verdicts = decode_verdicts(data)
-    except BadFileError as error:
-        raise BadFileError(f"{path}: {error}") from error
+    verdicts = _load_verdicts(folder / f"{name}{VERDICTS_SUFFIX}")
     scenario = load_scenario(folder / f"{name}{SCENARIO_SUFFIX}")
     return Case(name=name, scenario=scenario, verdicts=verdicts)
 
 
+def load_log_case(folder: Path, name: str) -> LogCase:
+    """One case that is a log; raises BadFileError with the path in its message."""
+    verdicts = _load_verdicts(folder / f"{name}{LOG_VERDICTS_SUFFIX}")
+    with open_file(folder / f"{name}{LOG_SUFFIX}") as file:
+        facts = tuple(LogReader(blocks(file)))
+    return LogCase(name=name, facts=facts, verdicts=verdicts)
+
+
+def _load_verdicts(path: Path) -> Verdicts:
+    data = read_file(path)
+    try:
+        return decode_verdicts(data)
+    except BadFileError as error:
+        raise BadFileError(f"{path}: {error}") from error
+
+
 def load_corpus(folder: Path) -> tuple[Case, ...]:
-    """All cases by name. A scenario without verdicts, or the other way round, is an error."""
-    names = {path.stem for path in folder.glob("*") if path.suffix in {".scenario", ".toml"}}
+    """All scenarios by name. One without verdicts, or the other way round, is an error."""
+    logs = _names(folder, LOG_VERDICTS_SUFFIX)
+    names = _names(folder, SCENARIO_SUFFIX) | _names(folder, VERDICTS_SUFFIX)
+    names -= {f"{name}{Path(LOG_VERDICTS_SUFFIX).stem}" for name in logs}
     return tuple(load_case(folder, name) for name in sorted(names))
+
+
+def load_logs(folder: Path) -> tuple[LogCase, ...]:
+    """All logs by name. One without verdicts, or the other way round, is an error."""
+    names = _names(folder, LOG_SUFFIX) | _names(folder, LOG_VERDICTS_SUFFIX)
+    return tuple(load_log_case(folder, name) for name in sorted(names))
+
+
+def _names(folder: Path, suffix: str) -> set[str]:
+    return {path.name.removesuffix(suffix) for path in folder.glob(f"*{suffix}")}
 
 
 def write_case(folder: Path, case: Case) -> tuple[Path, Path]:
@@ -106,6 +146,16 @@ def write_case(folder: Path, case: Case) -> tuple[Path, Path]:
     scenario.write_bytes(encode_text(case.scenario))
     verdicts.write_bytes(encode_verdicts(case.verdicts))
     return scenario, verdicts
+
+
+def write_log_case(folder: Path, case: LogCase) -> tuple[Path, Path]:
+    """Write the two files of a case that is a log; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{case.name}{LOG_SUFFIX}"
+    verdicts = folder / f"{case.name}{LOG_VERDICTS_SUFFIX}"
+    log.write_bytes(b"".join(map(encode_fact, case.facts)))
+    verdicts.write_bytes(encode_verdicts(case.verdicts))
+    return log, verdicts
 
 
 def encode_verdicts(verdicts: Verdicts) -> bytes:

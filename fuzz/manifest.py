@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import platform
@@ -21,7 +22,7 @@ from kvproof.fuzz.strategies import Sizes
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.files import read_file
-from kvproof.model.scenario import BadFileError, decode_part
+from kvproof.model.scenario import BadFileError, read_part
 
 PACKAGES = ("hypothesis", "msgspec", "numpy", "torch", "triton", "z3-solver")
 """Of which a run depends on the version."""
@@ -32,7 +33,7 @@ ENVIRONMENT = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
 FILE = "run.json"
 
 
-class EngineUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EngineUsed(msgspec.Struct, frozen=True, kw_only=True):
     """One engine: its version as it names it, and the hash of its wheel, None for a checkout."""
 
     name: str
@@ -40,14 +41,21 @@ class EngineUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sha256: str | None
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of ``run.json``.
+
+    One of another version is read too: what it lacks has its default, which is what was done before
+    it could be said otherwise, and what is not known here is named.
 
     Attributes:
         kvproof: version of kvproof; ``sources`` is a hash of its code, which changes oftener.
         requirements: hash of the lock file of what engines need.
         command: as it was given, the home folder as ``~``, a random seed as the number drawn.
-        sizes: what geometries were drawn from; None for forwards, which have sizes of their own.
+        drawn_from: by target, what its geometries were drawn from; forwards have their own sizes.
+        sizes: of older manifests, which have no ``drawn_from``: the default sizes, whatever the
+            targets' were.
+        unknown: names in the file that this kvproof does not know, as JSON pointers; absent if
+            there are none.
     """
 
     kvproof: str
@@ -61,11 +69,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     command: tuple[str, ...]
     seed: int
     profile: Profile
-    sizes: Sizes | None
+    drawn_from: dict[str, Sizes] = {}
+    sizes: Sizes | msgspec.UnsetType | None = msgspec.UNSET
     time_limit: float | None
     redacted: bool
     targets: tuple[str, ...]
     engines: tuple[EngineUsed, ...]
+    unknown: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 def manifest_of(
@@ -94,7 +104,7 @@ def manifest_of(
         command=_command(sys.argv if command is None else command, seed),
         seed=seed,
         profile=profile,
-        sizes=Sizes() if any(target.family == "cache" for target in targets) else None,
+        drawn_from={target.name: target.sizes for target in targets if target.family == "cache"},
         time_limit=time_limit,
         redacted=redacted,
         targets=tuple(target.name for target in targets),
@@ -107,7 +117,15 @@ def manifest_of(
 
 def decode_manifest(data: bytes) -> Manifest:
     """Manifest from JSON; raises BadFileError."""
-    return decode_part(data, Manifest, part="manifest of a run")
+    manifest, unknown = read_part(data, Manifest, part="manifest of a run")
+    if "swarm" not in msgspec.json.decode(data)["profile"]:
+        # Before it could be said, all kinds of operations were drawn.
+        profile = dataclasses.replace(manifest.profile, swarm=False)
+        manifest = msgspec.structs.replace(manifest, profile=profile)
+    if unknown:
+        known_before = manifest.unknown or ()
+        manifest = msgspec.structs.replace(manifest, unknown=(*known_before, *unknown))
+    return manifest
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -61,7 +61,8 @@ class Family:
         verify_order: whether a verify step writes its draft's rows before or after it reads.
         methods: what the recorder listens to, by what happens there: ``module:Class.method``. None
             where nobody has looked yet; the recorder then declines.
-        fields: attribute path of what the recorder reads of a request.
+        fields: what the recorder reads of a request: attribute paths, the first that it has. A
+            length may be a number or a sequence of that many.
         native: C++ kernels that read or write rows of a ring, or compressed rows.
     """
 
@@ -71,7 +72,7 @@ class Family:
     kernels: Mapping[str, Kernel]
     verify_order: Order
     methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     native: Mapping[str, Native] = field(default_factory=dict)
 
     @property
@@ -96,7 +97,9 @@ _VERIFY_COMMIT = (
     "sglang.srt.managers.scheduler_components.batch_result_processor"
     ":SchedulerBatchResultProcessor._resolve_spec_v2_tokens"
 )
-_PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
+_ALLOCATORS = "sglang.srt.mem_cache.allocator"
+_PAGED = f"{_ALLOCATORS}.paged:PagedTokenToKVPoolAllocator"
+_TOKENS = f"{_ALLOCATORS}.token:TokenToKVPoolAllocator"
 
 
 def _parts(*, components: str, **places: str) -> dict[str, str]:
@@ -234,23 +237,29 @@ def _index_kernels(
 
 
 def _methods(
-    *, trees: tuple[str, ...], release: str, freed: Mapping[str, tuple[str, ...]]
+    *,
+    trees: tuple[str, ...],
+    release: str,
+    freed: Mapping[str, tuple[str, ...]],
+    verified: str = _VERIFY_COMMIT,
+    paged: str = _PAGED,
+    tokens: str = _TOKENS,
 ) -> dict[str, tuple[str, ...]]:
     batch = "sglang.srt.managers.schedule_batch:ScheduleBatch"
     pool = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
     return {
         "prefill": (f"{batch}.prepare_for_extend",),
         "decode": (f"{batch}.prepare_for_decode",),
-        "verified": (_VERIFY_COMMIT,),
+        "verified": (verified,),
         "release": tuple(f"{tree}.{release}" for tree in trees),
         "slot freed": (f"{pool}.free",),
         "evict": tuple(f"{tree}.evict" for tree in trees),
         "flush": tuple(f"{tree}.reset" for tree in trees),
         "allocate": (
-            f"{_PAGED}.alloc",
-            f"{_PAGED}.alloc_extend",
-            f"{_PAGED}.alloc_decode",
-            f"{_TOKENS}.alloc",
+            f"{paged}.alloc",
+            f"{paged}.alloc_extend",
+            f"{paged}.alloc_decode",
+            f"{tokens}.alloc",
         ),
         **freed,
         "translate": (
@@ -283,7 +292,6 @@ def _native(*, compress: str, store: str, norm: str) -> dict[str, Native]:
     }
 
 
-_TOKENS = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
 _JIT = "sglang.jit_kernel.dsv4"
 _OPS = "sglang.kernels.ops.attention.dsv4"
 _EARLIER_NATIVE = _native(
@@ -321,20 +329,37 @@ _VERIFY_STREAMS = {
 
 # Until the request's KV state moved into ``Req.kv``.
 _REQ_FIELDS = {
-    "slot": "req_pool_idx",
-    "matched": "prefix_indices",
-    "extend end": "extend_range.end",
-    "committed": "kv_committed_len",
+    "slot": ("req_pool_idx",),
+    "matched": ("prefix_indices",),
+    "extend end": ("extend_range.end",),
+    "committed": ("kv_committed_len",),
 }
+# Tokens of the chunk's end: a list of them, then their number. 0.5.15 says a range instead.
+_REQ_FILL_IDS_FIELDS = _REQ_FIELDS | {"extend end": ("fill_ids",)}
+_REQ_FILL_LEN_FIELDS = _REQ_FIELDS | {"extend end": ("extend_range.end", "fill_len")}
 # From 0.5.19 on its slot, from 0.5.22 on the rest of what is matched and scheduled.
-_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": "kv.req_pool_idx", "committed": "kv.kv_committed_len"}
-_REQ_LEN_FIELDS = _REQ_KV_FIELDS | {"matched": "prefix_len", "extend end": "extend_end"}
+_REQ_KV_FIELDS = _REQ_FIELDS | {"slot": ("kv.req_pool_idx",), "committed": ("kv.kv_committed_len",)}
+_REQ_LEN_FIELDS = _REQ_KV_FIELDS | {"matched": ("prefix_len",), "extend end": ("extend_end",)}
 
 _FREED_PAGES = {"free": (f"{_TOKENS}.free",), "free pages": (f"{_PAGED}._release_page_ids",)}
 _TREE_METHODS = _methods(
     trees=(_SWA_RADIX, _UNIFIED_TREE),
     release="cache_finished_req",
     freed={"free": (f"{_PAGED}.free", f"{_TOKENS}.free")},
+)
+_OLD_PAGED = "sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator"
+_OLD_TOKENS = "sglang.srt.mem_cache.allocator:TokenToKVPoolAllocator"
+_OLD_VERIFY_COMMIT = (
+    "sglang.srt.managers.scheduler_output_processor_mixin"
+    ":SchedulerOutputProcessorMixin._resolve_spec_overlap_tokens"
+)
+_OLD_METHODS = _methods(
+    trees=(_SWA_RADIX, _UNIFIED_TREE),
+    release="cache_finished_req",
+    freed={"free": (f"{_OLD_PAGED}.free", f"{_OLD_TOKENS}.free")},
+    verified=_OLD_VERIFY_COMMIT,
+    paged=_OLD_PAGED,
+    tokens=_OLD_TOKENS,
 )
 _TREE_PAGE_METHODS = _methods(
     trees=(_SWA_RADIX, _UNIFIED_TREE), release="cache_finished_req", freed=_FREED_PAGES
@@ -498,7 +523,7 @@ FAMILIES = (
         ),
         verify_order="read, then write",
         methods=_TREE_METHODS,
-        fields=_REQ_FIELDS,
+        fields=_REQ_FILL_LEN_FIELDS,
         native=_EARLIER_NATIVE,
     ),
     Family(
@@ -512,6 +537,8 @@ FAMILIES = (
         ),
         kernels=_memory_kernels(memory="sglang.srt.mem_cache.triton_ops", write="common"),
         verify_order="read, then write",
+        methods=_TREE_METHODS,
+        fields=_REQ_FILL_LEN_FIELDS,
     ),
     Family(
         name="0.5.12",
@@ -523,11 +550,10 @@ FAMILIES = (
                 allocator="sglang.srt.mem_cache.swa_memory_pool:SWATokenToKVPoolAllocator",
                 allocation="sglang.srt.mem_cache.common:alloc_for_extend",
                 **{
-                    "page allocator": "sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator",
+                    "page allocator": _OLD_PAGED,
                     "verify locations": "sglang.srt.speculative.eagle_info_v2"
                     ":assign_extend_cache_locs",
-                    "verify commit": "sglang.srt.managers.scheduler_output_processor_mixin"
-                    ":SchedulerOutputProcessorMixin._resolve_spec_overlap_tokens",
+                    "verify commit": _OLD_VERIFY_COMMIT,
                     **_SRT_SPECULATION,
                 },
                 **_SWA_TREE,
@@ -538,9 +564,11 @@ FAMILIES = (
         kernels=_memory_kernels(
             memory="sglang.srt.mem_cache",
             write="common",
-            allocator="sglang.srt.mem_cache.allocator:PagedTokenToKVPoolAllocator",
+            allocator=_OLD_PAGED,
         ),
         verify_order="read, then write",
+        methods=_OLD_METHODS,
+        fields=_REQ_FILL_IDS_FIELDS,
     ),
 )
 """All layouts, newest first: the first whose marker exists is the engine's."""

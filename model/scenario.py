@@ -14,7 +14,7 @@ with a longer piece of a text replays an earlier request's answer, as a chat tur
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -306,11 +306,42 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: bytes, *, part: str, fil
 
 def decode_part(data: bytes, kind: type[T], *, part: str) -> T:
     """A JSON file of another kind than scenario and log; raises BadFileError."""
+    value, unknown = read_part(data, kind, part=part)
+    if unknown:
+        raise BadFileError(f"not a {part}: this kvproof does not know {unknown[0]!r}")
+    return value
+
+
+def read_part(data: bytes, kind: type[T], *, part: str) -> tuple[T, tuple[str, ...]]:
+    """The same of a file that another version may have written.
+
+    What the file lacks has its default. The names in it that this kvproof does not know come with
+    it, as JSON pointers (RFC 6901).
+
+    Raises:
+        BadFileError: the bytes are no such file, or a value would be read as another.
+    """
     value = decode_json(msgspec.json.Decoder(kind), data, part=part, file=part)
     refuse_repeated_names(data, part=part)
-    if msgspec.json.decode(data) != msgspec.json.decode(msgspec.json.encode(value)):
-        raise BadFileError(f"not a {part}: it holds what this kvproof does not write")
-    return value
+    kept = msgspec.json.decode(msgspec.json.encode(value))
+    return value, tuple(_unknown(msgspec.json.decode(data), kept, "", part=part))
+
+
+def _unknown(given: object, kept: object, at: str, *, part: str) -> Iterator[str]:
+    """Names in a JSON value that were not kept; raises BadFileError where another value was."""
+    match given, kept:
+        case dict(), dict():
+            for name, value in given.items():
+                place = f"{at}/{name.replace('~', '~0').replace('/', '~1')}"
+                if name in kept:
+                    yield from _unknown(value, kept[name], place, part=part)
+                else:
+                    yield place
+        case list(), list() if len(given) == len(kept):
+            for number, pair in enumerate(zip(given, kept, strict=True)):
+                yield from _unknown(*pair, f"{at}/{number}", part=part)
+        case _ if given != kept:
+            raise BadFileError(f"not a {part}: {at} is what this kvproof does not write")
 
 
 def _schema_of(data: bytes) -> object:

@@ -18,7 +18,7 @@ import pkgutil
 import secrets
 import sys
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -30,7 +30,7 @@ from kvproof.model.facts import RECORDED, Pool, Started, decode_fact, encode_fac
 from kvproof.model.scenario import TEXT_TOKENS, BadFileError, Geometry
 from kvproof.record.locs import Level, parallel_spans, readable, spans_of, spans_of_pages
 from kvproof.record.names import KEY_BYTES, TOKENS
-from kvproof.record.recorder import CannotFollowError, Ending, Extend, Recorder, Tracked
+from kvproof.record.recorder import CannotFollowError, Draft, Ending, Extend, Recorder, Tracked
 from kvproof.record.writer import LogWriter
 
 MAX_ERRORS = 3
@@ -80,10 +80,10 @@ class Instrumentation:
         self._folder = folder
         self._level = level
         self._key = key or secrets.token_bytes(KEY_BYTES)
-        self._slot = attrgetter(family.fields["slot"])
-        self._matched = attrgetter(family.fields["matched"])
-        self._extend_end = attrgetter(family.fields["extend end"])
-        self._committed = attrgetter(family.fields["committed"])
+        self._slot = _getter(family.fields["slot"])
+        self._matched = _getter(family.fields["matched"])
+        self._extend_end = _getter(family.fields["extend end"])
+        self._committed = _getter(family.fields["committed"])
         self._originals: list[tuple[type, str, Any]] = []
         self._live = False
         self._errors = 0
@@ -261,7 +261,7 @@ class Instrumentation:
                 page_size=size,
                 slots=batch.req_to_token_pool.size,
                 pool_tokens=allocator.size_full // size * size,
-                draft_tokens=self._draft_tokens(batch.spec_algorithm),
+                draft_tokens=self._draft_tokens(batch),
             ),
             ring_stride=getattr(kv_pool, "unified_swa_ring_size", None),
             reprefill_tail=int(reprefill_tail()) if reprefill_tail else 0,
@@ -281,12 +281,17 @@ class Instrumentation:
             raise CannotFollowError(f"a log cannot say this server's sizes: {error}") from error
         return started
 
-    def _draft_tokens(self, algorithm: Any) -> int:
+    def _draft_tokens(self, batch: Any) -> int:
         """Tokens that a verify of this server writes; 1 without speculation."""
-        if algorithm.is_none():
+        if batch.spec_algorithm.is_none():
             return 1
-        if not algorithm.is_eagle():
+        if not batch.spec_algorithm.is_eagle():
             raise CannotFollowError("speculative decoding other than EAGLE's is not recorded")
+        # In 0.5.12 a server without overlap speculates another way: its worker allocates.
+        if not getattr(batch, "is_spec_v2", True):
+            raise CannotFollowError(
+                "speculative decoding without overlap scheduling is not recorded on this release"
+            )
         speculation = self._family.part("speculation")()
         if (speculation.speculative_eagle_topk or 1) > 1:
             raise CannotFollowError("drafts that branch (topk above 1) are not recorded")
@@ -331,8 +336,8 @@ class Instrumentation:
             raise CannotFollowError(f"this release is not followed: {missing}") from missing
         return Extend(
             request=request,
-            start=matched if isinstance(matched, int) else len(matched),
-            end=end,
+            start=_length(matched),
+            end=_length(end),
             total=len(req.origin_input_ids) + len(req.output_ids),
         )
 
@@ -353,10 +358,15 @@ class Instrumentation:
     ) -> Generator[None, Any, None]:
         log.recorder.begin_verify()
         log.preparing = True
+        committed = [self._committed(req) for req in batch.reqs]
         yield
         log.preparing = False
-        slots = [self._slot(req) for req in batch.reqs]
-        log.recorder.end_verify([*zip(requests, slots, strict=True)])
+        log.recorder.end_verify(
+            [
+                Draft(request, self._slot(req), ahead=self._committed(req) - before)
+                for request, req, before in zip(requests, batch.reqs, committed, strict=True)
+            ]
+        )
 
     def _on_verified(self, _: Any, result: Any, batch: Any) -> None:
         log = self._logs.get(batch.req_to_token_pool)
@@ -464,6 +474,26 @@ def _resume(listening: Generator[None, Any, None], result: Any) -> None:
     except StopIteration:
         return
     raise RuntimeError("a listener does not end")
+
+
+def _getter(paths: Sequence[str]) -> Callable[[Any], Any]:
+    """Reads the first of these attribute paths that an object has; else AttributeError."""
+    first, *others = map(attrgetter, paths)
+    if not others:
+        return first
+
+    def read(thing: Any) -> Any:
+        try:
+            return first(thing)
+        except AttributeError:
+            return rest(thing)
+
+    rest = _getter(paths[1:])
+    return read
+
+
+def _length(given: Any) -> int:
+    return given if isinstance(given, int) else len(given)
 
 
 def _tokens(req: Any) -> array[int]:

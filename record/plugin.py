@@ -17,7 +17,7 @@ NAME = "kvproof-record"
 """Name of the entry point, as ``SGLANG_PLUGINS`` lists them."""
 
 GROUP = "sglang.srt.plugins"
-"""Entry points that SGLang calls in each of its processes, from 0.5.15 or earlier on."""
+"""Entry points that SGLang calls in each of its processes, in all releases since 0.5.12."""
 
 FOLDER = "KVPROOF_RECORD"
 """Environment variable: folder for the logs. Unset or empty: nothing is recorded."""

@@ -93,19 +93,33 @@ class Extend:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One request's share of a verify.
+
+    Attributes:
+        ahead: tokens that the engine counts as committed before the result is in. Up to 0.5.14 that
+            is one, which every verify is sure to keep.
+    """
+
+    request: Tracked
+    slot: int
+    ahead: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class _Verifying:
     """A verify whose result is out.
 
     Attributes:
         index: of its step.
-        launch: its requests and their slots; None while it is prepared.
+        launch: its requests; None while it is prepared.
         during: what is said while it is prepared.
         after: what is said from then on.
     """
 
     index: int
-    launch: Sequence[tuple[Tracked, int]] | None = None
+    launch: Sequence[Draft] | None = None
     during: list[Fact] = field(default_factory=list)
     after: list[Fact] = field(default_factory=list)
 
@@ -191,8 +205,8 @@ class Recorder:
         self._verifying.append(_Verifying(self._steps))
         self._steps += 1
 
-    def end_verify(self, launch: Sequence[tuple[Tracked, int]]) -> None:
-        """A verify is prepared: each request with its slot."""
+    def end_verify(self, launch: Sequence[Draft]) -> None:
+        """A verify is prepared: each request has room for its draft."""
         self._verifying[-1].launch = launch
 
     def verified(
@@ -206,25 +220,27 @@ class Recorder:
 
         Args:
             requests: of its batch.
-            committed: length of each before the verify, as the engine counts it; None for one that
-                has ended.
+            committed: length of each, as the engine counts it now, with what it counts ahead; None
+                for one that has ended.
             accepted: tokens that each keeps.
             draft_tokens: tokens that it wrote for each.
 
         Raises:
             CannotFollowError: it is of no verify that was seen, or something else went between.
         """
+        ahead = self._counted_ahead()
         verify = self._verifying.popleft() if self._verifying else None
-        if verify is None or [one for one, _ in verify.launch or ()] != requests:
+        if verify is None or [draft.request for draft in verify.launch or ()] != requests:
             raise CannotFollowError("a verify has a result whose launch was not seen")
         if draft_tokens > self.started.geometry.draft_tokens:
             raise CannotFollowError("a draft is longer than the server said")
         assert verify.launch is not None
-        starts = {one.name: self._computed[one.name] for one, _ in verify.launch}
-        counts = zip(committed, starts.values(), strict=True)
-        if any(count not in (None, start) for count, start in counts):
-            raise CannotFollowError("a request has grown between its verifies (mixed chunks?)")
-        kept = {one.name: count for (one, _), count in zip(verify.launch, accepted, strict=True)}
+        names = [draft.request.name for draft in verify.launch]
+        starts = {name: self._computed[name] for name in names}
+        for name, count in zip(names, committed, strict=True):
+            if count not in (None, starts[name] + ahead[name]):
+                raise CannotFollowError("a request has grown between its verifies (mixed chunks?)")
+        kept = dict(zip(names, accepted, strict=True))
         usual = Counter(accepted).most_common(1)[0][0]
         others = tuple(Accepted(name, count) for name, count in kept.items() if count != usual)
         operation = Verify(accepted=usual, others=others)
@@ -232,14 +248,22 @@ class Recorder:
         for fact in verify.during:
             self._give(fact)
         if self.started.ring_stride is not None:
-            for one, slot in verify.launch:
-                start = starts[one.name]
+            for draft in verify.launch:
+                name, start = draft.request.name, starts[draft.request.name]
                 end = start + draft_tokens
-                self._give(Ran(request=one.name, mode="verify", slot=slot, start=start, end=end))
+                self._give(Ran(request=name, mode="verify", slot=draft.slot, start=start, end=end))
         for name, count in kept.items():
             self._give(Advanced(request=name, computed_len=starts[name] + count))
         for fact in verify.after:
             self._give(fact)
+
+    def _counted_ahead(self) -> Counter[str]:
+        """Tokens that the engine counts as committed, of verifies whose results are out."""
+        ahead: Counter[str] = Counter()
+        for verify in self._verifying:
+            for draft in verify.launch or ():
+                ahead[draft.request.name] += draft.ahead
+        return ahead
 
     def begin_release(self, request: Tracked, ending: Ending, tokens: array[int]) -> None:
         """A request is going to give its slot back; ``tokens`` are prompt and answer."""

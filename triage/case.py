@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from kvproof.model.facts import Fact, Gap, LogReader, Started
+from kvproof.model.facts import Ended, EngineError, Fact, Gap, LogReader, Started, Step
 from kvproof.model.files import STDIN, blocks, is_log, load_scenario, open_file
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import BadFileError, Scenario
@@ -117,6 +118,33 @@ def _case_of_log(path: Path, wanted: str | None) -> Case:
         facts=count,
         gap=monitor.gap,
     )
+
+
+def until_it_breaks(path: Path, *, wanted: str | None = None) -> tuple[Fact, ...]:
+    """The log in a file up to the step that breaks, as a log of its own.
+
+    All that comes before stays: what was lent long ago can be what a page is judged by. An engine's
+    failure is the end of its log, which is then kept whole.
+
+    Raises:
+        BadFileError: it is no log, or nothing that is wanted is wrong in it.
+    """
+    case = _case_of_log(path, wanted)
+    shown = case.violations.get(choose(case.found, wanted) or "")
+    if shown is None:
+        return tuple(log_of(path)())
+    last = shown.step
+    beginning = takewhile(
+        lambda fact: (
+            not (
+                isinstance(fact, Gap | Ended | EngineError)
+                or (isinstance(fact, Step) and fact.index > last)
+            )
+        ),
+        log_of(path)(),
+    )
+    kept = tuple(beginning)
+    return (*kept, Ended(steps=sum(isinstance(fact, Step) for fact in kept)))
 
 
 def case_of_play(scenario: Scenario, log: Sequence[Fact], wanted: str | None) -> Case:

@@ -227,9 +227,10 @@ class NotBrokenError(EngineError):
 
 def _breaks_nothing(case: Case, subject: Subject, wanted: str | None) -> NotBrokenError:
     symptom = choose(case.found, wanted) or wanted
+    kept = "; `kvproof corpus add` keeps a log as it is" if case.started else ""
     what = f"does not break {symptom}" if symptom else "breaks nothing"
     return NotBrokenError(
         f"the {'log' if case.started else 'scenario'} {what} when played on {subject.name}",
         fix="name the engine that it breaks on with --engine, or another --invariant; a log must "
-        "begin with the server's start",
+        f"begin with the server's start{kept}",
     )

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from kvproof.fuzz.corpus import Case, load_corpus, what_breaks
+from kvproof.fuzz.corpus import Case, LogCase, load_corpus, load_logs, what_breaks
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.targets import Target
+from kvproof.model.facts import Started
 from kvproof.model.verdict import CAUSES, EXACTNESS_CAUSES, EXACTNESS_INVARIANTS, INVARIANTS
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 CASES = load_corpus(CORPUS)
+LOGS = load_logs(CORPUS)
 
 
 @pytest.mark.parametrize("rows", ["by rule", "by kernel"])
@@ -37,6 +39,13 @@ def test_a_case_breaks_what_it_broke(
     )
 
 
+@pytest.mark.parametrize("case", LOGS, ids=lambda case: case.name)
+def test_a_log_is_judged_as_it_was(case: LogCase) -> None:
+    started = case.facts[0]
+    assert isinstance(started, Started)
+    assert case.verdicts.breaks == {started.target: what_breaks(case.facts)}
+
+
 def test_the_corpus_holds_each_kind_of_violation_that_a_release_shows() -> None:
     """Losing a case would lose its test without a failure."""
     shown = {name for case in CASES for broken in case.verdicts.breaks.values() for name in broken}
@@ -51,7 +60,7 @@ def test_the_corpus_holds_each_kind_of_violation_that_a_release_shows() -> None:
         assert cause in CAUSES | EXACTNESS_CAUSES
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case_breaks_something_and_says_why(case: Case) -> None:
+@pytest.mark.parametrize("case", [*CASES, *LOGS], ids=lambda case: case.name)
+def test_a_case_breaks_something_and_says_why(case: Case | LogCase) -> None:
     assert any(case.verdicts.breaks.values())
     assert case.verdicts.why.endswith(".")

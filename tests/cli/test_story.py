@@ -17,8 +17,11 @@ from typer.testing import CliRunner
 
 from kvproof.cli import app
 from kvproof.fuzz.busy import SHORT_TAIL, busy_scenario
+from kvproof.fuzz.corpus import load_corpus
 from kvproof.fuzz.drivers.recorded import record_play
+from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.store import EngineStore
+from kvproof.model.files import load_scenario
 
 REQUESTS = 300
 HIDDEN = "FRESH-DECODE/other-request"
@@ -85,6 +88,21 @@ def test_bisect_names_the_releases(minimised: dict[str, Any]) -> None:
     assert found["symptom"] == HIDDEN
     verdicts = {each["version"]: each["verdict"] for each in found["versions"]}
     assert verdicts == {"0.5.15": "bad", "0.5.16": "bad", "0.5.23": "good"}
+
+
+def test_the_small_one_goes_into_the_corpus(
+    minimised: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [target] = find_targets([minimised["result"]["target"]], EngineStore())
+    # Outside a test it is all that are installed, which takes a while.
+    monkeypatch.setattr("kvproof.cli.corpus.find_targets", lambda *_: (target,))
+    kvproof(
+        "corpus", "add", minimised["file"], "--name", "busy-run", "--why", "A short tail.",
+        "--corpus", tmp_path, exit_code=0,
+    )  # fmt: skip
+    [case] = load_corpus(tmp_path)
+    assert case.scenario == load_scenario(Path(minimised["file"]))
+    assert HIDDEN in case.verdicts.breaks[target.name]
 
 
 def test_explain_draws_the_log_and_the_small_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from kvproof.fuzz.index_page import index_page
 from kvproof.fuzz.manifest import Manifest, decode_manifest, load_manifest, manifest_of
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.run_folder import RunFolder
+from kvproof.fuzz.strategies import Sizes
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.model.facts import EngineError, Fact
@@ -102,13 +104,19 @@ def test_the_command_lists_and_refuses_names(tmp_path: Path) -> None:
 # Run folders
 
 
-def manifest(command: list[str], environment: dict[str, str]) -> Manifest:
+def manifest(
+    command: list[str],
+    environment: dict[str, str],
+    *,
+    sizes: Sizes | None = None,
+    construction: str = "registry",
+) -> Manifest:
     engine = Engine(
         name="sglang-9", version="9", source="pypi", root=Path("/nowhere"), deps=Path("/nowhere"),
         sha256="ab" * 32,
     )  # fmt: skip
     return manifest_of(
-        [Target(engine=engine, construction="registry")],
+        [Target(engine=engine, construction=construction, sizes=sizes or Sizes())],
         profile=PROFILES["smoke"], seed=7, time_limit=None, redacted=False, store=EngineStore(),
         command=command, environment=environment,
     )  # fmt: skip
@@ -131,9 +139,58 @@ def test_the_manifest_holds_what_repeats_the_run_and_no_secret(tmp_path: Path) -
     assert made.engines[0].sha256 == "ab" * 32
 
 
-def test_the_manifest_of_another_version_is_refused() -> None:
+def test_the_manifest_holds_the_sizes_of_each_target() -> None:
+    sizes = Sizes(draft_tokens=(1, 3), page_holds_window=True)
+    made = manifest([], {}, sizes=sizes)
+    assert made.drawn_from == {"sglang-9:registry": sizes}
+    assert decode_manifest(msgspec.json.encode(made)) == made
+    forwards = manifest([], {}, construction="triton")
+    assert forwards.drawn_from == {}
+
+
+def test_the_manifest_of_an_older_version_is_read() -> None:
+    """Sizes and bounds that it could not say have the value that was always taken then."""
+    sizes = Sizes(windows=(4,))
+    made = manifest([], {}, sizes=sizes)
+    older = msgspec.to_builtins(made)
+    for name in ("overlaps", "no_overlap", "overlapped_drafts", "draft_tokens", "swa_shares"):
+        del older["drawn_from"]["sglang-9:registry"][name]
+    assert decode_manifest(json.dumps(older).encode()) == made
+    oldest = {**older, "sizes": msgspec.to_builtins(Sizes())}
+    del oldest["drawn_from"]
+    del oldest["profile"]["swarm"]
+    read = decode_manifest(json.dumps(oldest).encode())
+    assert (read.drawn_from, read.sizes) == ({}, Sizes())
+    assert read.profile == dataclasses.replace(made.profile, swarm=False)
+    assert read.unknown is msgspec.UNSET
+
+
+def test_the_manifest_of_a_newer_version_is_read_and_says_what_is_left_out(tmp_path: Path) -> None:
+    made = manifest([], {})
+    newer = msgspec.to_builtins(made)
+    newer["colour"] = 1
+    newer["profile"]["x/y"] = None
+    newer["drawn_from"]["sglang-9:registry"]["depths"] = [1, 2]
+    newer["engines"][0]["licence"] = ""
+    left_out = (
+        "/profile/x~1y", "/drawn_from/sglang-9:registry/depths", "/engines/0/licence", "/colour",
+    )  # fmt: skip
+    data = json.dumps(newer).encode()
+    read = decode_manifest(data)
+    assert isinstance(read.unknown, tuple)
+    assert sorted(read.unknown) == sorted(left_out)
+    assert msgspec.structs.replace(read, unknown=msgspec.UNSET) == made
+    assert decode_manifest(msgspec.json.encode(read)) == read
+    (RunFolder.create(tmp_path).path / "run.json").write_bytes(data)
+    listed = runner.invoke(app, ["runs", "--out", str(tmp_path)])
+    assert listed.exit_code == 0, listed.output
+    assert "/engines/0/licence" in "".join(listed.stdout.split("\n"))
+
+
+def test_a_manifest_that_says_something_else_is_refused() -> None:
     whole = msgspec.to_builtins(manifest([], {}))
-    for changed in ({**whole, "colour": 1}, {**whole, "profile": {**whole["profile"], "x": 1}}):
+    lacking = {name: value for name, value in whole.items() if name != "seed"}
+    for changed in (lacking, {**whole, "seed": "7"}, {**whole, "profile": {"swarm": True}}):
         with pytest.raises(BadFileError, match="not a manifest of a run"):
             decode_manifest(json.dumps(changed).encode())
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,7 +119,6 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
     """The scheduler and its result processor, on a driver's pools and tree."""
     from sglang.srt.managers import scheduler
     from sglang.srt.managers.schedule_batch import ScheduleBatch
-    from sglang.srt.managers.scheduler_components import batch_result_processor
 
     from kvproof.fuzz.drivers.base import UNLIMITED
 
@@ -134,7 +132,8 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
         "model_config": model,
         "server_args": engine.server_args,
         "spec_algorithm": engine.algorithm,
-        "enable_overlap": False,
+        # As the driver does: up to 0.5.14 drafts are reserved on the path of overlapped batches.
+        "enable_overlap": engine.speculates and hasattr(ScheduleBatch, "is_spec_v2"),
         "is_generation": True,
         "hisparse_coordinator": None,
     }
@@ -164,6 +163,11 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
             "_should_defer_prefill": lambda _: False,
             "_maybe_prepare_ngram_embedding": lambda batch: batch,
             "get_num_allocatable_reqs": lambda *_, **__: engine.requests.available_size(),
+            # What 0.5.12 keeps in the scheduler itself.
+            "stream_output": lambda *_, **__: None,
+            **dict.fromkeys(
+                ("new_token_ratio", "new_token_ratio_decay", "min_new_token_ratio"), 0.0
+            ),
             "_add_request_to_queue": lambda req, **_: loop.waiting_queue.append(req),
             **dict.fromkeys(
                 (
@@ -177,6 +181,10 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
             "forward_ct": 0,
         },
     )  # fmt: skip
+    if hasattr(scheduler.Scheduler, "process_batch_result_prefill"):
+        return loop, loop  # 0.5.12 has no processor apart
+    from sglang.srt.managers.scheduler_components import batch_result_processor
+
     [processor] = [
         cls
         for _, cls in inspect.getmembers(batch_result_processor, inspect.isclass)
@@ -250,7 +258,7 @@ def run(day: Day, folder: Path) -> list[Launch]:
                     Req(
                         rid=f"client {number}",
                         origin_input_text="",
-                        origin_input_ids=array("q", arrival.tokens),
+                        origin_input_ids=engine._token_ids(arrival.tokens),
                         sampling_params=params,
                         vocab_size=UNLIMITED,
                     )
@@ -259,7 +267,7 @@ def run(day: Day, folder: Path) -> list[Launch]:
         if batch:
             launches.append(launch_of(batch, drafts))
             tokens = torch.arange(len(batch.reqs)) + 10_000 + 100 * step
-            batch.input_ids = tokens
+            batch.input_ids = batch.output_ids = tokens  # 0.5.12 asks for the latter
             if batch.forward_mode.is_decode():
                 result = verified(batch, tokens, drafts) if drafts > 1 else Result(tokens)
                 processor.process_batch_result_decode(batch, result)

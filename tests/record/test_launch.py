@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -52,7 +53,9 @@ def kvproof(*arguments: object, env: dict[str, str] | None = None):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("release", "end"), [("0.5.15", "killed"), ("0.5.23", "ended")])
+@pytest.mark.parametrize(
+    ("release", "end"), [("0.5.12", "ended"), ("0.5.15", "killed"), ("0.5.23", "ended")]
+)
 def test_a_server_is_recorded(tmp_path, release, end):
     """Through the release's own plugin loader, in a spawned process; a killed one loses little."""
     try:
@@ -118,17 +121,19 @@ def test_trouble_at_the_start_is_said_and_swallowed(monkeypatch, tmp_path, caplo
 
 
 def test_a_release_that_is_not_followed_is_named(monkeypatch, tmp_path, caplog):
-    [family] = [each for each in FAMILIES if each.name == "0.5.13"]
-    assert not family.methods
-    (tmp_path / family.marker).parent.mkdir(parents=True)
-    (tmp_path / family.marker).touch()
+    """A layout whose methods nobody has looked up yet."""
+    new = replace(FAMILIES[0], name="0.9.0", marker="sglang/new.py", methods={})
+    monkeypatch.setattr("kvproof.kernels.catalogue.FAMILIES", (new, *FAMILIES))
+    (tmp_path / new.marker).parent.mkdir(parents=True)
+    (tmp_path / new.marker).touch()
     sglang = ModuleType("sglang")
     sglang.__path__ = [str(tmp_path / "sglang")]
     monkeypatch.setenv(plugin.FOLDER, str(tmp_path / "logs"))
     monkeypatch.setitem(sys.modules, "sglang.srt.managers.scheduler", ModuleType("scheduler"))
     monkeypatch.setitem(sys.modules, "sglang", sglang)
     plugin.activate()
-    assert "does not follow releases like 0.5.13" in caplog.text
+    assert "does not follow releases like 0.9.0" in caplog.text
+    assert "0.5.12, 0.5.13" in caplog.text
     assert not (tmp_path / "logs").exists()
 
 

@@ -27,7 +27,7 @@ from kvproof.model.facts import (
 from kvproof.model.scenario import Accepted, Decode, Geometry, Verify, prompt_len, same_prefix
 from kvproof.record.locs import merged, parallel_spans, readable, spans_of, spans_of_pages
 from kvproof.record.names import PrefixNames, unanswered
-from kvproof.record.recorder import MOST_VERIFIES, CannotFollowError, Extend, Recorder
+from kvproof.record.recorder import MOST_VERIFIES, CannotFollowError, Draft, Extend, Recorder
 from kvproof.record.writer import LogWriter
 from kvproof.spec.radix import key_entries
 
@@ -209,8 +209,12 @@ def raise_(sentence: str) -> None:
     raise AssertionError(sentence)
 
 
-def test_what_follows_a_verify_waits_for_its_result():
-    """An overlapped scheduler: two verifies are out, and a request leaves between them."""
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_what_follows_a_verify_waits_for_its_result(ahead):
+    """An overlapped scheduler: two verifies are out, and a request leaves between them.
+
+    Older releases count a token of each as committed before its result.
+    """
     said: list[Fact] = []
     geometry = Geometry(window=4, page_size=4, slots=2, pool_tokens=64, draft_tokens=3)
     started = Started(
@@ -223,17 +227,17 @@ def test_what_follows_a_verify_waits_for_its_result():
         recorder.begin_prefill(launch)
         recorder.end_prefill(launch, [slot])
     before = len(said)
-    launch = [(one, 1), (two, 2)]
+    launch = [Draft(one, 1, ahead), Draft(two, 2, ahead)]
     for page in (4, 8):
         recorder.begin_verify()
         recorder.allocated("full", ((page, page + 4),))
         recorder.end_verify(launch)
     assert len(said) == before
-    recorder.verified([one, two], [5, 6], [2, 3], 3)
+    recorder.verified([one, two], [5 + 2 * ahead, 6 + 2 * ahead], [2, 3], 3)
     recorder.begin_release(one, "finish", array("q", range(7)))
     recorder.released(one, 1)
     # The second verify still wrote for the request that is gone: its launch came first.
-    recorder.verified([one, two], [None, 9], [1, 1], 3)
+    recorder.verified([one, two], [None, 9 + ahead], [1, 1], 3)
     assert [*map(type, said[before:])] == [
         Step, Allocated, Ran, Ran, Advanced, Advanced,
         Step, Allocated, Ran, Ran, Advanced, Advanced, Step, Answered, Released,
@@ -245,7 +249,7 @@ def test_what_follows_a_verify_waits_for_its_result():
     assert steps[-3].operation == Verify(accepted=2, others=(Accepted("r2", 3),))
     # One whose result never comes stays out of the log.
     recorder.begin_verify()
-    recorder.end_verify([(two, 2)])
+    recorder.end_verify([Draft(two, 2)])
     recorder.evict(4)
     assert recorder.ended() == Ended(steps=len(steps))
 
@@ -263,7 +267,7 @@ def test_verifies_that_do_not_add_up_are_not_recorded():
         recorder.begin_prefill(launch)
         recorder.end_prefill(launch, [1])
         recorder.begin_verify()
-        recorder.end_verify([(one, 1)])
+        recorder.end_verify([Draft(one, 1)])
         return recorder, one
 
     recorder, one = verifying()

@@ -11,7 +11,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -32,10 +32,12 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sabotaged: function of the recorder that raises whenever it is called.
+        freed_twice: the engine's allocator takes each page back twice.
     """
 
     level: Level = "host"
     sabotaged: str | None = None
+    freed_twice: bool = False
 
 
 @contextmanager
@@ -59,6 +61,26 @@ def sabotage(place: str | None) -> Iterator[None]:
 
 
 @contextmanager
+def double_free() -> Iterator[None]:
+    """Make the engine's page allocator, as it is recorded, take back twice what it is given."""
+    methods = shims.engine_family().methods
+    [place, *_] = methods.get("free pages", methods["free"])
+    owner, _, name = place.rpartition(".")
+    allocator = pkgutil.resolve_name(owner)
+    original = getattr(allocator, name)
+
+    def free(*given: object) -> None:
+        original(*given)
+        original(*given)
+
+    setattr(allocator, name, free)
+    try:
+        yield
+    finally:
+        setattr(allocator, name, original)
+
+
+@contextmanager
 def recorder(folder: Path, how: How) -> Iterator[None]:
     """A fresh recorder, installed."""
     for old in folder.glob("*.jsonl"):
@@ -68,7 +90,8 @@ def recorder(folder: Path, how: How) -> Iterator[None]:
     )
     instrumentation.install()
     try:
-        yield
+        with double_free() if how.freed_twice else nullcontext():
+            yield
     finally:
         instrumentation.close()
         instrumentation.remove()
