@@ -14,7 +14,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from kvproof.fuzz.constructions import CONSTRUCTIONS, Construction
+from kvproof.fuzz.constructions import (
+    CONSTRUCTIONS,
+    PAGED_PYTHON,
+    PAGED_SWA,
+    PYTHON_CORE,
+    REGISTRY,
+    Construction,
+)
 from kvproof.kernels.catalogue import Family, family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.signatures import parameters_of
@@ -34,7 +41,7 @@ from kvproof.model.scenario import (
     number_texts,
 )
 from kvproof.model.text import spell_operation, spell_prompt
-from kvproof.model.verdict import Cause, Invariant, Violation
+from kvproof.model.verdict import NEEDS_SWA, Cause, Invariant, Violation
 from kvproof.triage.export import Case, Run, template
 
 TESTS: dict[Invariant, str] = {
@@ -53,7 +60,7 @@ TESTS: dict[Invariant, str] = {
 """Invariants that an exported test can assert, with the name of the test."""
 
 _IN_KERNELS = "the release's kernels name it, and the test runs none"
-_ELSEWHERE: dict[tuple[Invariant, Cause], str] = {
+ELSEWHERE: dict[tuple[Invariant, Cause], str] = {
     ("PADDING", "padding-escapes"): _IN_KERNELS,
     ("REFINES", "row"): _IN_KERNELS,
     ("REFINES", "window"): _IN_KERNELS,
@@ -210,17 +217,10 @@ def sglang_test(case: Case, run: Run) -> str:
             f"{target.name} fails when it plays the case: {run.log[-1].message}",
             fix="give --engine with another release, or a scenario that it plays",
         )
-    tree = _tree_of(run)
-    if invariant == "LOCK" and tree == "rust":
-        raise EngineError(
-            f"there is no SGLang test for LOCK on {target.name}: its Rust core does not tell who "
-            "locks a node",
-            fix=f"give --engine {target.engine.name}:{target.construction.removesuffix('-python')}"
-            "-python where there is one, or --as pytest",
-        )
+    rings, tree = run.started.swa_tokens == 0, _tree_of(run)
+    _refuse_what_is_not_there(invariant, run, rings=rings, tree=tree)
     operations = _played(run.log, case)
     uses = {type(operation).__name__ for operation in operations}
-    rings = run.started.swa_tokens == 0
     dialect = DIALECTS[family.name]
     return template("sglang_test.py.j2").render(
         name=sglang_test_name(case),
@@ -263,9 +263,9 @@ def _refuse_what_does_not_show(violation: Violation, geometry: Geometry) -> None
             "takes each result before the next step",
             fix="give --as pytest, or --invariant with one of " + ", ".join(TESTS),
         )
-    if (invariant, cause) in _ELSEWHERE:
+    if (invariant, cause) in ELSEWHERE:
         raise EngineError(
-            f"there is no SGLang test for {violation.name}: {_ELSEWHERE[invariant, cause]}",
+            f"there is no SGLang test for {violation.name}: {ELSEWHERE[invariant, cause]}",
             fix="give --as pytest, or ask the kernel itself with `kvproof kernels compare`",
         )
     if geometry.overlap:
@@ -277,6 +277,28 @@ def _refuse_what_does_not_show(violation: Violation, geometry: Geometry) -> None
         raise EngineError(
             "there is no SGLang test with speculative decoding",
             fix="give --as pytest, or a scenario without `draft_tokens` that breaks the same",
+        )
+
+
+def _refuse_what_is_not_there(invariant: Invariant, run: Run, *, rings: bool, tree: Tree) -> None:
+    """Raise EngineError where the engine as it is put together has nothing to ask."""
+    name, engine = run.target.name, run.target.engine.name
+    if rings and invariant in NEEDS_SWA - {"LOCK"}:
+        raise EngineError(
+            f"there is no SGLang test for {invariant} on {name}: its window lives in rings",
+            fix=f"give --engine {engine}:{PAGED_SWA}",
+        )
+    if not rings and invariant.startswith("FRESH"):
+        raise EngineError(
+            f"there is no SGLang test for {invariant} on {name}: it has no rings",
+            fix=f"give --engine {engine}:{REGISTRY}, or --engine with a release from 0.5.14 on",
+        )
+    if invariant == "LOCK" and tree == "rust":
+        python = PYTHON_CORE if rings else PAGED_PYTHON
+        raise EngineError(
+            f"there is no SGLang test for LOCK on {name}: its Rust core does not tell how often a "
+            "node is locked",
+            fix=f"give --engine {engine}:{python}, or --as pytest",
         )
 
 
@@ -425,9 +447,7 @@ def _calls_of(
         "builder": (family.parts.get("tree builder", ""), builder),
     }
     return {
-        name: _known(root, place, arguments)
-        for name, (place, arguments) in places.items()
-        if place
+        name: _known(root, place, arguments) for name, (place, arguments) in places.items() if place
     }
 
 
