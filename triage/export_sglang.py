@@ -7,9 +7,11 @@ repeats; what its classes are called with is read from its source.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -222,14 +224,14 @@ def sglang_test(case: Case, run: Run) -> str:
     operations = _played(run.log, case)
     uses = {type(operation).__name__ for operation in operations}
     dialect = DIALECTS[family.name]
-    return template("sglang_test.py.j2").render(
+    fill = partial(
+        template("sglang_test.py.j2").render,
         name=sglang_test_name(case),
         title=f"{invariant}: {TESTS[invariant].replace('_', ' ')}.",
         story=case.story,
         version=target.engine.version,
         construction=target.construction,
         environment=_environment(construction, rings=rings),
-        imports=_imports(family, construction, dialect, tree=tree, uses=uses),
         gate=family.parts["gate"].partition(":")[0] if rings else "",
         server_arguments=_server_arguments(construction),
         plugged=construction.tree if "SWA tree" in family.parts else "",
@@ -252,6 +254,7 @@ def sglang_test(case: Case, run: Run) -> str:
         test_name=TESTS[invariant],
         calls=_calls(operations),
     )
+    return fill(imports=_imports(family, fill(imports=[])))
 
 
 def _refuse_what_does_not_show(violation: Violation, geometry: Geometry) -> None:
@@ -293,6 +296,11 @@ def _refuse_what_is_not_there(invariant: Invariant, run: Run, *, rings: bool, tr
             f"there is no SGLang test for {invariant} on {name}: it has no rings",
             fix=f"give --engine {engine}:{REGISTRY}, or --engine with a release from 0.5.14 on",
         )
+    if invariant in {"LOCK", "USEFUL"} and tree == "none":
+        raise EngineError(
+            f"there is no SGLang test for {invariant} on {name}: it keeps no prefixes",
+            fix=f"give --engine {engine}:{REGISTRY}",
+        )
     if invariant == "LOCK" and tree == "rust":
         python = PYTHON_CORE if rings else PAGED_PYTHON
         raise EngineError(
@@ -313,6 +321,28 @@ def import_stubs() -> str:
 
 
 # What the release is built from
+
+_CACHE = "sglang.srt.mem_cache"
+_PLACES = (
+    "sglang.srt.managers.schedule_batch:FINISH_ABORT",
+    f"{_CACHE}.base_prefix_cache:EvictParams",
+    f"{_CACHE}.cache_init_params:CacheInitParams",
+    f"{_CACHE}.chunk_cache:SWAChunkCache",
+    f"{_CACHE}.common:checkpoint_kv_cache",
+    f"{_CACHE}.common:maybe_cache_unfinished_req",
+    f"{_CACHE}.swa_memory_pool:SWAKVPool",
+    f"{_CACHE}:registry",
+    "sglang.srt.runtime_context:SpawnRanks",
+    "sglang.srt.runtime_context:get_parallel",
+    "sglang.srt.runtime_context:publish",
+    "sglang.srt.sampling.sampling_params:SamplingParams",
+    "sglang.srt.server_args:ServerArgs",
+    "sglang.srt.server_args:set_global_server_args_for_scheduler",
+    "sglang.srt.speculative.spec_info:SpeculativeAlgorithm",
+    "sglang.test.ci.ci_register:register_cpu_ci",
+    "sglang.test.test_utils:CustomTestCase",
+)
+"""What a test may name beside the parts that the catalogue lists; the same in every release."""
 
 
 def _tree_of(run: Run) -> Tree:
@@ -343,60 +373,15 @@ def _swa_tokens(geometry: Geometry, dialect: Dialect, *, rings: bool) -> str:
     return "POOL_TOKENS"
 
 
-def _imports(
-    family: Family,
-    construction: Construction,
-    dialect: Dialect,
-    *,
-    tree: Tree,
-    uses: set[str],
-) -> list[str]:
-    """``from module import names``, sorted as SGLang's isort does."""
-    cache, places = "sglang.srt.mem_cache", dict(family.parts)
-    releases = ["release_kv_cache"] if uses & {"Finish", "Abort"} else []
-    publishes = {each.partition("(")[0] for each in (dialect.publish, dialect.publish_chunk)}
-    names: dict[str, set[str]] = {
-        "sglang.srt.managers.schedule_batch": {
-            "Req", "ScheduleBatch", *(["FINISH_ABORT"] if "Abort" in uses else []),
-        },
-        "sglang.srt.managers.schedule_policy": {"PrefillAdder"},
-        f"{cache}.common": {*publishes, *releases},
-        f"{cache}.memory_pool": {"ReqToTokenPool"},
-        "sglang.srt.sampling.sampling_params": {"SamplingParams"},
-        "sglang.srt.server_args": {"ServerArgs"},
-        "sglang.srt.speculative.spec_info": {"SpeculativeAlgorithm"},
-        "sglang.test.ci.ci_register": {"register_cpu_ci"},
-        "sglang.test.test_utils": {"CustomTestCase"},
-    }  # fmt: skip
-
-    def take(place: str) -> None:
+def _imports(family: Family, body: str) -> list[str]:
+    """``from module import names`` of what the body of a test names, in the order of modules."""
+    used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
+    names: dict[str, list[str]] = {}
+    for place in sorted({*_PLACES, *family.parts.values()}):
         module, _, name = place.partition(":")
-        names.setdefault(module, set()).add(name)
-
-    take(places["allocator"])
-    take(f"{cache}.swa_memory_pool:SWAKVPool" if construction.paged else places["KV pool"])
-    if dialect.publishes_arguments:
-        names["sglang.srt.runtime_context"] = {"SpawnRanks", "get_parallel", "publish"}
-    else:
-        take("sglang.srt.server_args:set_global_server_args_for_scheduler")
-    if "Evict" in uses:
-        take(f"{cache}.base_prefix_cache:EvictParams")
-    asks_component = tree in {"components", "core"} or "ComponentType" in dialect.evicted
-    if "tree builder" in places:
-        take(places["tree builder"])
-    else:
-        take(f"{cache}.cache_init_params:CacheInitParams")
-        take(
-            f"{cache}.chunk_cache:SWAChunkCache" if tree == "none"
-            else places["SWA tree"] if tree == "nodes"
-            else places["unified tree"]
-        )  # fmt: skip
-    if asks_component:
-        take(places["component type"])
-    if construction.tree:
-        take(f"{cache}:registry")
-        take(places["SWA tree"])
-    return [f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)]
+        if name in used:
+            names.setdefault(module, []).append(name)
+    return [f"from {module} import {', '.join(each)}" for module, each in names.items()]
 
 
 def _calls_of(
@@ -438,7 +423,7 @@ def _calls_of(
         "ps": "SimpleNamespace(pp_rank=0, pp_size=1, tp_size=1, tp_rank=0)",
         "tp_group": alone, "pp_group": alone,
     }  # fmt: skip
-    pool = "sglang.srt.mem_cache.swa_memory_pool:SWAKVPool"
+    pool = f"{_CACHE}.swa_memory_pool:SWAKVPool"
     places = {
         "kv_pool": (
             (pool, paged_pool) if construction.paged else (family.parts["KV pool"], ring_pool)
