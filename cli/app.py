@@ -21,6 +21,7 @@ from kvproof.cli import (
     corpus,
     defects,
     determinism,
+    drift,
     engine,
     explain,
     files,
@@ -118,3 +119,4 @@ app.command()(policy.policy)
 app.command()(determinism.determinism)
 app.command()(runs.runs)
 app.command()(defects.defects)
+app.command()(drift.drift)

@@ -9,7 +9,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
-Callable_ = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parameters_of(root: Path, place: str) -> tuple[str, ...] | None:
@@ -20,8 +20,11 @@ def parameters_of(root: Path, place: str) -> tuple[str, ...] | None:
         place: ``module:name`` or ``module:Class.method``, where it is defined.
     """
     function = _function(root, place)
-    if function is None:
-        return None
+    return None if function is None else parameters(function)
+
+
+def parameters(function: Definition) -> tuple[str, ...]:
+    """Names of what a parsed function takes, without ``self``."""
     arguments = function.args
     names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return tuple(name for name in names if name not in {"self", "cls"})
@@ -33,31 +36,25 @@ def signature_of(root: Path, place: str) -> str | None:
     return None if function is None else ast.unparse(function.args)
 
 
-def docstring_of(root: Path, place: str) -> str | None:
-    """The docstring of a function or class, with even indentation; None for none."""
-    found = _definition(root, place)
-    return None if found is None else ast.get_docstring(found)
-
-
-def _function(root: Path, place: str) -> Callable_ | None:
+def _function(root: Path, place: str) -> Definition | None:
     found = _definition(root, place)
     if isinstance(found, ast.ClassDef):
         return _member(found.body, "__init__")  # type: ignore[return-value]
     return found
 
 
-def _definition(root: Path, place: str) -> Callable_ | ast.ClassDef | None:
+def _definition(root: Path, place: str) -> Definition | ast.ClassDef | None:
     module, _, path = place.partition(":")
     tree = _module(root / Path(*module.split(".")).with_suffix(".py"))
     body: list[ast.stmt] = [] if tree is None else tree.body
-    found: Callable_ | ast.ClassDef | None = None
+    found: Definition | ast.ClassDef | None = None
     for name in path.split("."):
         found = _member(body, name)
         body = [] if found is None else found.body
     return found
 
 
-def _member(body: list[ast.stmt], name: str) -> Callable_ | ast.ClassDef | None:
+def _member(body: list[ast.stmt], name: str) -> Definition | ast.ClassDef | None:
     defined = (
         node
         for node in body

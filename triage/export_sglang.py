@@ -451,17 +451,19 @@ def _known(root: Path, place: str, arguments: Mapping[str, str]) -> list[str]:
 
 def _played(log: Sequence[Fact], case: Case) -> list[Operation]:
     """The case's operations that were not skipped. A refused last one is what PROGRESS is about."""
+    last = len(case.scenario.operations) - 1
     operations: list[Operation] = []
+    index = 0
     for fact in log:
         if isinstance(fact, Step):
-            if fact.index == len(case.scenario.operations):
+            index = fact.index
+            if index > last:
                 break
             operations.append(fact.operation)
-        elif isinstance(fact, Skipped):
+        elif isinstance(fact, Skipped) and not (
+            index == last and case.violation.invariant == "PROGRESS"
+        ):
             operations.pop()
-    last = case.scenario.operations[-1]
-    if case.violation.invariant == "PROGRESS" and operations[-1:] != [last]:
-        operations.append(last)
     return operations
 
 
