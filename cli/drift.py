@@ -14,7 +14,6 @@ from kvproof.kernels.engines.store import EngineStore
 from kvproof.triage.drift import Change, Drift
 from kvproof.triage.drift import drift as compare
 
-
 SHORT = 90
 """Characters of a side that is shown; a longer one is in the JSON."""
 

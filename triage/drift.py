@@ -229,7 +229,8 @@ def _with_code(
             )
             shared = one.keys() & other.keys()
             if shared and all(one[recipe] == other[recipe] for recipe in shared):
-                note = f"its source changed, and it compiles to the same code in {', '.join(sorted(shared))}"
+                where = ", ".join(sorted(shared))
+                note = f"its source changed, and it compiles to the same code in {where}"
                 change = msgspec.structs.replace(change, look=note)  # noqa: PLW2901
         told.append(change)
     return told

@@ -420,7 +420,7 @@ def _calls_of(
         "enable_metrics": "False", "enable_kv_cache_events": "False",
         "enable_hierarchical_cache": "False",
         "attn_tp_cpu_group": "None", "tp_cpu_group": "None", "attn_cp_cpu_group": "None",
-        "ps": "SimpleNamespace(pp_rank=0, pp_size=1, tp_size=1, tp_rank=0)",
+        "ps": "ranks",
         "tp_group": alone, "pp_group": alone,
     }  # fmt: skip
     pool = f"{_CACHE}.swa_memory_pool:SWAKVPool"
