@@ -345,14 +345,24 @@ _PLACES = (
 """What a test may name beside the parts that the catalogue lists; the same in every release."""
 
 
+_TREES: dict[str, Tree] = {
+    "SWARadixCache": "nodes", "UnifiedRadixCache": "components",
+    "SWAChunkCache": "none", "ChunkCache": "none",
+}  # fmt: skip
+
+
 def _tree_of(run: Run) -> Tree:
     """How the nodes of the tree are read that the release built."""
     classes = {role: name.rpartition(".")[2] for role, name in run.started.classes.items()}
     core = classes.get("tree core")
     if core is not None:
         return "core" if core == "UnifiedTreeCore" else "rust"
-    by_class: dict[str, Tree] = {"SWARadixCache": "nodes", "UnifiedRadixCache": "components"}
-    return by_class.get(classes["tree"], "none")
+    if classes["tree"] not in _TREES:
+        raise EngineError(
+            f"{run.target.name} builds a {classes['tree']}, which no SGLang test can read",
+            fix="give --as pytest",
+        )
+    return _TREES[classes["tree"]]
 
 
 def _environment(construction: Construction, *, rings: bool) -> dict[str, str]:
