@@ -96,18 +96,24 @@ def case_from(scenario: Scenario, invariant: str | None = None) -> tuple[Case, R
     return case_of(scenario, [run], invariant), run
 
 
-def is_formatted(text: str, tmp_path: Path, *, width: int) -> bool:
-    file = tmp_path / "formatted.py"
-    file.write_text(text)
-    done = subprocess.run(
+def is_good(path: Path, *, width: int) -> bool:
+    """Whether a file, or each file of a folder, is formatted and without unused names."""
+    formatted = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--isolated", "--diff",
-         "--line-length", str(width), file],
+         "--line-length", str(width), path],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert not done.stdout, done.stdout
+    assert not formatted.stdout, formatted.stdout
     linted = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", file],
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", path],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert linted.returncode == 0, linted.stdout
-    return done.returncode == 0
+    return formatted.returncode == 0
+
+
+def is_formatted(text: str, tmp_path: Path, *, width: int) -> bool:
+    """The same of a text."""
+    file = tmp_path / "formatted.py"
+    file.write_text(text)
+    return is_good(file, width=width)
