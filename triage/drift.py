@@ -7,7 +7,7 @@ comes with what a maintainer should look at. Nothing here is a verdict.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -147,11 +147,15 @@ def drift(
     found.take("docstring", _docstrings(*formulas))
     if sequences:
         judged = [_played(side, sequences, seed, tell=tell) for side in sides]
+        unlisted = "not asked"
         source = f"a campaign of {sequences} sequences on each construction, seed {seed}"
     else:
         judged = [_recorded(side) for side in sides]
+        unlisted = "no violation recorded"
         source = "the table of expected results (fuzz/expected.toml), nothing was played"
-    found.take("verdict", _verdicts(*judged))
+    names = [{target.construction for target in targets_of(side.engine)} for side in sides]
+    shared = names[0] & names[1]
+    found.take("verdict", _verdicts(*judged, shared=shared, unlisted=unlisted))
     return Drift(
         before=before.name,
         after=after.name,
@@ -459,21 +463,29 @@ def _of_result(target: Target, result: TargetResult) -> Verdicts:
     }
 
 
-def _verdicts(before: Verdicts, after: Verdicts) -> Iterator[Change | None]:
+def _verdicts(
+    before: Verdicts, after: Verdicts, *, shared: Set[str], unlisted: str
+) -> Iterator[Change | None]:
+    """What is known of the constructions that both have.
+
+    Args:
+        before: of the earlier release.
+        after: of the later one.
+        shared: constructions that both have; that one is gone is said elsewhere.
+        unlisted: what it means that one side says nothing.
+    """
     for key in dict.fromkeys([*before, *after]):
-        one, other = before.get(key, ""), after.get(key, "")
+        if key[0] not in shared:
+            continue
+        one, other = before.get(key, unlisted), after.get(key, unlisted)
         if one == other:
             yield None
             continue
         broke = other.startswith("violated") and not one.startswith("violated")
         mended = one.startswith("violated") and not other.startswith("violated")
         yield Change(
-            kind="verdict",
-            what="changed" if one and other else "new" if other else "gone",
-            name=": ".join(key),
-            before=one,
-            after=other,
-            look="it breaks now: kvproof bisect names the release" if broke
-            else "it broke before: keep the case in the corpus" if mended
+            kind="verdict", what="changed", name=": ".join(key), before=one, after=other,
+            look="it breaks in the later one: kvproof bisect names the release" if broke
+            else "it breaks in the earlier one alone: keep the case in the corpus" if mended
             else "",
         )  # fmt: skip
