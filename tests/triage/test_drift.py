@@ -86,5 +86,6 @@ def test_what_a_construction_is_made_of() -> None:
     assert changes(old, old) == {}
     assert changes(old, started("n.SWARadixCache", 4)) == {"registry: tree": "moved"}
     assert changes(old, started("m.UnifiedRadixCache", 0, core="c.Core")) == {
-        "registry: tree": "changed", "registry: core": "new", "registry: tokens held back": "changed",
+        "registry: tree": "changed", "registry: core": "new",
+        "registry: tokens held back": "changed",
     }  # fmt: skip
