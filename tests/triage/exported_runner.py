@@ -126,13 +126,10 @@ def _match_of_another() -> Any:
     return _match(change)
 
 
-def _no_match() -> Any:
-    from sglang.srt.managers.schedule_batch import Req
+def _cap_holds_all_back() -> Any:
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    def wrapper(match: Wrapper) -> Wrapper:
-        return lambda self, *_args, **kwargs: match(self, None, **kwargs)
-
-    return _wrap(Req, "init_next_round_input", wrapper)
+    return mock.patch.object(UnifiedRadixCache, "swa_reprefill_tail_tokens", return_value=1000)
 
 
 MUTANTS: dict[str, Callable[[], Any]] = {
@@ -144,7 +141,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
     "window-unmapped": _window_is_given_back,
     "nothing-fits": _nothing_fits,
     "other-match": _match_of_another,
-    "no-match": _no_match,
+    "no-match": _cap_holds_all_back,
 }
 
 
