@@ -357,12 +357,13 @@ def _tree_of(run: Run) -> Tree:
     core = classes.get("tree core")
     if core is not None:
         return "core" if core == "UnifiedTreeCore" else "rust"
-    if classes["tree"] not in _TREES:
+    tree = classes.get("tree", "tree of no known class")
+    if tree not in _TREES:
         raise EngineError(
-            f"{run.target.name} builds a {classes['tree']}, which no SGLang test can read",
+            f"{run.target.name} builds a {tree}, which no SGLang test can read",
             fix="give --as pytest",
         )
-    return _TREES[classes["tree"]]
+    return _TREES[tree]
 
 
 def _environment(construction: Construction, *, rings: bool) -> dict[str, str]:
