@@ -21,6 +21,7 @@ from kvproof.cli import (
     corpus,
     defects,
     determinism,
+    drift,
     engine,
     explain,
     files,
@@ -120,3 +121,4 @@ app.command()(determinism.determinism)
 app.command()(runs.runs)
 app.command()(defects.defects)
 app.command()(vectors.vectors)
+app.command()(drift.drift)

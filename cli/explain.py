@@ -29,12 +29,10 @@ from kvproof.triage.export import (
     Run,
     case_of,
     example_patch,
-    import_stubs,
     kvproof_test,
-    sglang_test,
-    sglang_test_name,
     with_safe_names,
 )
+from kvproof.triage.export_sglang import import_stubs, sglang_test, sglang_test_name
 from kvproof.triage.page import render
 from kvproof.triage.subjects import (
     EngineSubject,

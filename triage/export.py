@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
-from importlib import resources
 from itertools import count
 from pathlib import Path
 
@@ -17,10 +15,8 @@ from msgspec.structs import replace
 
 from kvproof.fuzz.story import chain
 from kvproof.fuzz.targets import Target
-from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.model.facts import EngineError as EngineFault
-from kvproof.model.facts import Fact, Skipped, Step
+from kvproof.model.facts import Fact, Started
 from kvproof.model.monitor import check
 from kvproof.model.scenario import (
     Abort,
@@ -39,19 +35,12 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
     names_of,
-    number_texts,
 )
-from kvproof.model.text import spell_operation, spell_prompt
-from kvproof.model.verdict import Invariant, Violation
+from kvproof.model.text import spell_operation
+from kvproof.model.verdict import Violation
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 """Names that stand in source code, file names and comments as they are."""
-
-SGLANG_TESTS: dict[Invariant, str] = {
-    "FRESH-DECODE": "decode_reads_only_rows_that_its_request_wrote",
-    "FRESH-PREFILL": "prefill_reads_only_rows_that_its_request_wrote",
-}
-"""Invariants that an exported SGLang test can assert, with the name of the test."""
 
 EXAMPLES = Path("fuzz/tests/test_examples.py")
 """Where a patch adds its example, from the root of kvproof's repository."""
@@ -66,6 +55,12 @@ class Run:
 
     target: Target
     log: Sequence[Fact]
+
+    @property
+    def started(self) -> Started:
+        """What was run."""
+        assert isinstance(self.log[0], Started)
+        return self.log[0]
 
     def shows(self, invariant: str | None) -> Violation | None:
         """The worst violation here, or the worst of one invariant."""
@@ -165,158 +160,6 @@ def _renamed(names: Iterable[str]) -> Mapping[str, str]:
     return {name: name if SAFE_NAME.fullmatch(name) else next(fresh) for name in given}
 
 
-# A test of SGLang
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Dialect:
-    """How a release family spells what the exported test does with a request ``req``."""
-
-    publish_chunk: str
-    publish: str
-    release: str
-    drop: str
-    retract: str
-    cached_gates: tuple[str, ...] = ("is_unified_kv_triton",)
-    is_new: bool = False
-
-
-_OLD = _Dialect(
-    publish_chunk="maybe_cache_unfinished_req(req, self.tree, chunked=True)",
-    publish="maybe_cache_unfinished_req(req, self.tree)",
-    release="release_kv_cache(req, self.tree, is_insert=True)",
-    drop="release_kv_cache(req, self.tree, is_insert=False)",
-    retract="self.running.release_req(index, len(reqs) - 1, self.server_args)",
-)
-
-_NEW = _Dialect(
-    publish_chunk="checkpoint_kv_cache(req, self.tree)",
-    publish="checkpoint_kv_cache(req, self.tree)",
-    release="release_kv_cache(req, self.tree, checkpoint=True)",
-    drop="release_kv_cache(req, self.tree, checkpoint=False)",
-    retract="self.running.release_req(index, len(reqs) - 1)",
-    cached_gates=("is_unified_kv_triton", "is_unified_kv_fp8"),
-    is_new=True,
-)
-
-_DIALECTS = {
-    "0.5.14": _OLD,
-    "0.5.16": _OLD,
-    "0.5.17": _OLD,
-    "0.5.18": _OLD,
-    "0.5.19": dataclasses.replace(_OLD, retract=_NEW.retract),
-    "0.5.22": _NEW,
-    "0.5.23": _NEW,
-}
-"""By release family, like the drivers' adapters, whose methods they repeat in the test."""
-
-
-def sglang_test(case: Case, run: Run) -> str:
-    """A test of one release in SGLang's own idiom, which runs without kvproof.
-
-    Args:
-        case: what it asserts the absence of.
-        run: the case on the release that the test is for; what was skipped is left out of it.
-
-    Raises:
-        EngineError: there is no such test for the invariant or the release.
-    """
-    invariant = case.violation.invariant
-    if invariant not in SGLANG_TESTS:
-        raise EngineError(
-            f"there is no SGLang test for {invariant}: what it says is not seen in one request",
-            fix="give --as pytest, or --invariant with one of " + ", ".join(SGLANG_TESTS),
-        )
-    if case.scenario.geometry.overlap:
-        raise EngineError(
-            "there is no SGLang test with overlap scheduling",
-            fix="give --as pytest, or a scenario without `overlap 1` that breaks the same",
-        )
-    target = run.target
-    family = family_of(target.engine.root)
-    if family.name not in _DIALECTS:
-        raise EngineError(
-            f"there is no SGLang test for releases like {target.engine.name}",
-            fix=f"give --engine with one of {', '.join(_DIALECTS)}",
-        )
-    if isinstance(run.log[-1], EngineFault) and run.shows(invariant) is None:
-        raise EngineError(
-            f"{target.name} fails when it plays the case: {run.log[-1].message}",
-            fix="give --engine with another release, or a scenario that it plays",
-        )
-    operations = _played(run.log, len(case.scenario.operations))
-    uses = {type(operation).__name__ for operation in operations}
-    return _template("sglang_test.py.j2").render(
-        name=sglang_test_name(case),
-        title=f"{invariant}: {SGLANG_TESTS[invariant].replace('_', ' ')}.",
-        story=case.story,
-        version=target.engine.version,
-        construction=target.construction,
-        by_hand=target.construction == "SWARadixCache",
-        gate=family.parts["gate"].partition(":")[0],
-        dialect=_DIALECTS[family.name],
-        geometry=case.scenario.geometry,
-        invariant=invariant,
-        uses=uses,
-        releases=bool(uses & {"Finish", "Abort"}),
-        class_name="Test" + invariant.title().replace("-", ""),
-        test_name=SGLANG_TESTS[invariant],
-        calls=_calls(operations),
-    )
-
-
-def sglang_test_name(case: Case) -> str:
-    """File name of a case's SGLang test."""
-    return f"test_{case.name}.py"
-
-
-def import_stubs() -> str:
-    """What runs an SGLang test where SGLang's serving libraries are not installed."""
-    return resources.files("kvproof.kernels.engines").joinpath("import_stubs.py").read_text()
-
-
-def _played(log: Sequence[Fact], steps: int) -> list[Operation]:
-    operations: list[Operation] = []
-    for fact in log:
-        if isinstance(fact, Step):
-            if fact.index == steps:
-                break
-            operations.append(fact.operation)
-        elif isinstance(fact, Skipped):
-            operations.pop()
-    return operations
-
-
-def _calls(operations: Sequence[Operation]) -> list[str]:
-    texts: dict[str, int] = {}
-    lines: list[str] = []
-    for operation in operations:
-        match operation:
-            case Submit(request=request, prompt=prompt):
-                number_texts(texts, prompt)
-                pieces = ", ".join(f"({texts[piece.text]}, {piece.until})" for piece in prompt)
-                lines += [
-                    f"# {request} asks {spell_prompt(prompt)}",
-                    f'self.submit("{request}", [{pieces}])',
-                ]
-            case Prefill(request=request, tokens=tokens):
-                chunk = "" if tokens is None else f", chunk={tokens}"
-                lines.append(f'self.prefill("{request}"{chunk})')
-            case Decode():
-                lines.append("self.decode()")
-            case Evict(tokens=tokens, swa_tokens=swa_tokens):
-                share = f", swa_num_tokens={swa_tokens}" if swa_tokens else ""
-                lines.append(f"self.tree.evict(EvictParams(num_tokens={tokens}{share}))")
-            case Flush():
-                lines.append("self.flush()")
-            case Finish() | Abort() | Retract():
-                word = type(operation).__name__.lower()
-                lines.append(f'self.{word}("{operation.request}")')
-            case _:  # the drivers refuse a verify step and forwards, so they are never played
-                raise AssertionError(f"{spell_operation(operation)} was played")
-    return lines
-
-
 # Tests of kvproof
 
 
@@ -331,7 +174,7 @@ def kvproof_test(case: Case, runs: Sequence[Run]) -> str:
     names = {type(operation).__name__ for operation in operations}
     if "Submit" in names:
         names.add("Piece")
-    return _template("kvproof_test.py.j2").render(
+    return template("kvproof_test.py.j2").render(
         case=case,
         story=case.story,
         names=sorted({*names, "Geometry", "Scenario"}),
@@ -450,7 +293,8 @@ def _spell_piece(piece: Piece) -> str:
     return f'Piece("{piece.text}", {piece.until})'
 
 
-def _template(name: str) -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """A template of source code."""
     # What is rendered here is source code: names in it are safe ones, and nothing is escaped.
     return jinja2.Environment(
         loader=jinja2.PackageLoader("kvproof.triage", "templates"),

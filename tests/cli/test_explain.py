@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from kvproof.cli import app
 from kvproof.cli import explain as explain_module
-from kvproof.model.facts import EngineError, Fact, encode_fact
+from kvproof.model.facts import EngineError, Fact, Started, encode_fact
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Decode,
@@ -69,7 +70,9 @@ def as_if_uncapped(monkeypatch: pytest.MonkeyPatch, engines: None) -> None:  # n
     ) -> list[Fact]:
         report(subject.name)
         is_uncapped = subject.name == "sglang-0.5.15:registry"
-        return played(scenario, Policy(reprefill_tail=0) if is_uncapped else None)
+        started, *facts = played(scenario, Policy(reprefill_tail=0) if is_uncapped else None)
+        assert isinstance(started, Started)
+        return [replace(started, classes={"tree": "SWARadixCache"}), *facts]
 
     monkeypatch.setattr(explain_module, "play_on", play_on)
 
