@@ -114,7 +114,7 @@ def compare(
 
 
 def _entry_for(verdict: Verdict, entries: Iterable[Expected]) -> Expected | None:
-    """What is expected of an invariant; the entry with the cause that was found, if there is one."""
+    """What is expected of an invariant: the entry with the cause that was found, if any."""
     meant = [entry for entry in entries if entry.invariant == verdict.invariant]
     found = verdict.violation.cause if verdict.violation else None
     return next((entry for entry in meant if entry.cause == found), meant[0] if meant else None)

@@ -148,7 +148,7 @@ CAUSES: dict[Cause, str] = {
     "empty-step": "a forward computed no new token",
     "refused": "an operation was refused for memory that is free or that the tree may evict",
     "hoarded": "an operation was refused for memory of requests that no window reaches any more",
-    "pinned": "an operation was refused for cached memory that is locked though no window reaches it",
+    "pinned": "an operation was refused for cached memory, locked though no window reaches it",
     "no-reuse": "more was prefilled again than the bound allows",
     "row": "a launch named another row than the rule gives",
     "window": "a query's window is not the one that the rule gives",

@@ -7,9 +7,9 @@ target model and the sampling of accepted tokens are left out: the scenario says
 A draft is a chain (``speculative_eagle_topk`` 1), as the releases run DeepSeek-V4: with one branch
 the accepted path is the front of what was written, and nothing has to be moved.
 
-DFLASH differs in what the scheduler does ahead of a verify: its draft input prepares the step, where
-EAGLE has a function. The server is started with EAGLE's arguments for both, since those of DFLASH
-are refused without CUDA; the batches carry the release's own value of the algorithm.
+DFLASH differs in what the scheduler does ahead of a verify: its draft input prepares the step,
+where EAGLE has a function. The server is started with EAGLE's arguments for both, since those of
+DFLASH are refused without CUDA; the batches carry the release's own value of the algorithm.
 """
 
 from __future__ import annotations
