@@ -51,7 +51,7 @@ def algorithm(draft_tokens: int, name: str = EAGLE) -> Any:
     return SpeculativeAlgorithm[name] if draft_tokens > 1 else SpeculativeAlgorithm.NONE
 
 
-def draft_input(requests: int, algorithm: Any) -> Any:
+def draft_input(requests: int, algorithm: Any = SpeculativeAlgorithm.EAGLE) -> Any:
     """What a step leaves for the next draft, one row a request; a model would have filled it."""
     return call_with_known(
         _dflash_input() if algorithm.is_dflash() else EagleDraftInput,
