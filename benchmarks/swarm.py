@@ -33,7 +33,7 @@ PAGED = Sizes(swa_shares=(1, 2, 4))
 _FAULTS: tuple[tuple[SwaFault, str, str], ...] = (
     ("recover under a lock", "#29352", "PARTITION/leak"),
     ("cursor left out of insert", "#29350", "MAP/unmapped"),
-    ("lock pins the prefix", "#27210", "PROGRESS/hoarded"),
+    ("lock pins the prefix", "#27210", "PROGRESS/pinned"),
     ("cursor never moves", "#33404", "PROGRESS/hoarded"),
     ("split drops a lock", "#24153", "LOCK/swa-lock-count"),
 )

@@ -32,6 +32,12 @@ PAGED_PYTHON = "paged-swa-python"
 EARLY_RELEASE = "paged-swa-early-release"
 """The same, and the lock on a window is given back once the request has decoded past it."""
 
+INTERVAL = "paged-swa-interval"
+"""A hybrid model whose running requests give SWA pages back every second time only."""
+
+DFLASH = "paged-swa-dflash"
+"""A hybrid model whose drafts are DFLASH's, which prepares its steps by other code than EAGLE."""
+
 NO_MARGIN = "paged-swa-no-margin"
 """The same, and a running request gives back all whole SWA pages before its window."""
 
@@ -48,6 +54,9 @@ PYTHON_CORE = "python-core"
 """`REGISTRY` over the Python tree core, where the Rust core is the default."""
 
 
+EAGLE = "EAGLE"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Construction:
     """One way to put an engine together.
@@ -58,6 +67,7 @@ class Construction:
             is on.
         tree: a tree that is plugged into the registry by its name here; empty for its own choice.
         reuses: whether there is a tree that keeps prefixes.
+        drafter: the speculative algorithm of a geometry that drafts.
         arguments: of the server.
         environment: variables of the engine that an operator may set.
         needs: why a machine without a GPU cannot play it; empty if it can.
@@ -67,6 +77,7 @@ class Construction:
     paged: bool = False
     tree: str = ""
     reuses: bool = True
+    drafter: str = EAGLE
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
@@ -110,6 +121,10 @@ CONSTRUCTIONS: dict[str, Construction] = {
         by_name=True,
         environment=_EACH_STEP | {"SGLANG_OPT_SWA_EVICT_DROP_PAGE_MARGIN": "1"},
     ),
+    INTERVAL: Construction(
+        paged=True, by_name=True, environment={"SGLANG_SWA_EVICTION_INTERVAL": "2"}
+    ),
+    DFLASH: Construction(paged=True, by_name=True, drafter="DFLASH", environment=_EACH_STEP),
     PAGED_CHUNK: Construction(
         paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
@@ -120,13 +135,13 @@ CONSTRUCTIONS: dict[str, Construction] = {
 
 _ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK)
 _BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
-_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, PAGED_HICACHE)
-_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, PAGED_HICACHE)
+_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, INTERVAL, DFLASH, PAGED_HICACHE)
+_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, INTERVAL, DFLASH, PAGED_HICACHE)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
     "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
-    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, PAGED_HICACHE),
+    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, INTERVAL, DFLASH, PAGED_HICACHE),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,

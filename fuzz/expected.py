@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -11,7 +12,7 @@ from kvproof.fuzz.campaign import TargetResult
 from kvproof.model.files import read_file
 from kvproof.model.scenario import BadFileError
 from kvproof.model.toml import decode_toml
-from kvproof.model.verdict import Cause, Invariant
+from kvproof.model.verdict import Cause, Invariant, Verdict
 
 TABLE = Path(__file__).with_name("expected.toml")
 
@@ -21,6 +22,8 @@ Agreement: TypeAlias = Literal["as expected", "changed", "not expected"]
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A violation that is expected of a target, and why.
+
+    Two entries may differ in the cause alone: then either is as expected, whichever is met first.
 
     Attributes:
         rare: a short run seldom meets it, so that it was not found is no news.
@@ -83,11 +86,11 @@ def compare(
     result: TargetResult, table: tuple[Expected, ...], *, baseline: str | None = None
 ) -> tuple[Comparison, ...]:
     """Compare a target's verdicts with the table's entries for it, or for ``baseline``."""
-    entries = {e.invariant: e for e in table if e.target == (baseline or result.target)}
+    entries = [entry for entry in table if entry.target == (baseline or result.target)]
     verdicts = {verdict.invariant: verdict for verdict in result.verdicts}
     cells = []
     for invariant, verdict in verdicts.items():
-        entry = entries.get(invariant)
+        entry = _entry_for(verdict, entries)
         agreement: Agreement = "as expected"
         note = entry.reason if entry else ""
         if entry is None and verdict.status == "violated":
@@ -108,3 +111,10 @@ def compare(
             Comparison(target=result.target, invariant=invariant, agreement=agreement, note=note)
         )
     return tuple(cells)
+
+
+def _entry_for(verdict: Verdict, entries: Iterable[Expected]) -> Expected | None:
+    """What is expected of an invariant: the entry with the cause that was found, if any."""
+    meant = [entry for entry in entries if entry.invariant == verdict.invariant]
+    found = verdict.violation.cause if verdict.violation else None
+    return next((entry for entry in meant if entry.cause == found), meant[0] if meant else None)

@@ -14,6 +14,7 @@ from typing import Any
 from kvproof.fuzz.constructions import (
     BY_FAMILY,
     CONSTRUCTIONS,
+    EAGLE,
     EARLY_RELEASE,
     PYTHON_CORE,
     REGISTRY,
@@ -238,7 +239,12 @@ def _sizes(family: str, name: str) -> Sizes:
     reason = _no_overlap(family, name)
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
-        return Sizes(swa_shares=(1, 2, 4), windows_in_pages=broken, no_overlap=reason)
+        return Sizes(
+            swa_shares=(1, 2, 4),
+            windows_in_pages=broken,
+            draft_tokens=(1,) if construction.drafter == EAGLE else (3, 2, 4),
+            no_overlap=reason,
+        )
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}
     return Sizes(

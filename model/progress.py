@@ -1,11 +1,12 @@
 """PROGRESS: what is refused for memory could not have been served, and no forward is empty.
 
 Scope. A refusal is judged where the target says that it is for memory alone (`Skipped.no_memory`)
-and snapshots tell both pools. A decode or verify needs exactly the pages that its requests step
-into. A prefill is allowed more: schedulers keep reserves, so it is judged only if its whole rest,
-`RESERVE_PAGES` pages and a window fit. What is reclaimable is what the tree may evict, and, told
-apart as ``hoarded``, SWA pages that no window reaches any more: a request's own behind its cursor's
-margin, and cached ones that are locked though no lock may cover them (RADIX-6: a window in pages).
+and snapshots tell both pools. A decode needs exactly the pages that its requests step into, a
+verify those of `DRAFTS_AHEAD` drafts. A prefill is allowed more: schedulers keep reserves, so it is
+judged only if its whole rest, `RESERVE_PAGES` pages and a window fit. What is reclaimable is what
+the tree may evict, and, told apart, SWA pages that no window reaches any more: ``hoarded`` are a
+request's own behind its cursor's margin, ``pinned`` cached ones that are locked though no lock may
+cover them (RADIX-6: a window in pages).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from kvproof.model.allocation import Break
 from kvproof.model.facts import Pools
 from kvproof.model.scenario import Decode, Geometry, Prefill, Verify
+from kvproof.model.verdict import Cause
 from kvproof.spec.cursor import cursor_margin
 from kvproof.spec.pages import page_ceil, page_floor
 from kvproof.spec.radix import locked_from
@@ -23,18 +25,34 @@ from kvproof.spec.radix import locked_from
 RESERVE_PAGES = 2
 """Pages that a scheduler may want beyond a prefill's own: the next token's, and one of rounding."""
 
+DRAFTS_AHEAD = 2
+"""Drafts that room is kept for: that of a step, and one more, since results lag behind."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """Pages of one pool: free ones, what the tree may evict, what no window reaches any more."""
+    """Pages of one pool: free ones, what the tree may evict, what no window reaches any more.
+
+    Attributes:
+        hoarded: pages of the last kind that requests own.
+        pinned: pages of that kind that the tree owns.
+    """
 
     free: int
     evictable: int
     hoarded: int = 0
+    pinned: int = 0
 
-    def serves(self, pages: int, *, hoarded: bool) -> bool:
-        """Whether so many could have been lent."""
-        return pages <= self.free + self.evictable + (self.hoarded if hoarded else 0)
+    def serves(self, pages: int, *, hoarded: bool = False, pinned: bool = False) -> bool:
+        """Whether so many could have been lent, with or without what no window reaches."""
+        more = hoarded * self.hoarded + pinned * self.pinned
+        return pages <= self.free + self.evictable + more
+
+    def __str__(self) -> str:
+        """As a sentence goes on after the pool's name."""
+        kinds = ((self.hoarded, "its requests'"), (self.pinned, "cached"))
+        out = " and ".join(f"{pages} {whose}" for pages, whose in kinds if pages)
+        return f"{self.free} and {self.evictable}" + (out and f", and {out} that no window reaches")
 
 
 def refusal_breaks(
@@ -61,15 +79,25 @@ def refusal_breaks(
         return
     full, swa = _full_room(pools, geometry), _swa_room(pools, geometry, computed)
     what = f"{type(operation).__name__.lower()} of {need} pages"
-    for cause, hoarded in (("refused", False), ("hoarded", True)):
-        if full.serves(need, hoarded=hoarded) and swa.serves(need, hoarded=hoarded):
+    if not full.serves(need):
+        return
+    for cause, hoarded, pinned in _CHARGES:
+        if swa.serves(need, hoarded=hoarded, pinned=pinned):
             yield (
-                cause,  # type: ignore[misc]
+                cause,
                 f"a {what} was refused for memory: the full pool has {full.free} free pages and "
-                f"{full.evictable} to evict, the SWA pool {swa.free} and {swa.evictable}"
-                + (f", and {swa.hoarded} that no window reaches" if hoarded else ""),
+                f"{full.evictable} to evict, the SWA pool {swa}",
             )
             return
+
+
+_CHARGES: tuple[tuple[Cause, bool, bool], ...] = (
+    ("refused", False, False),
+    ("hoarded", True, False),
+    ("pinned", False, True),
+    ("pinned", True, True),
+)
+"""Each weaker than those before it: what is to blame, and whether pages of each kind count."""
 
 
 def _need(
@@ -83,9 +111,10 @@ def _need(
     """Pages that an operation takes from each pool at most; 0 for one that is not judged."""
     size = geometry.page_size
     if isinstance(operation, Decode | Verify):
-        step = 1 if isinstance(operation, Decode) else geometry.draft_tokens
+        step = 1 if isinstance(operation, Decode) else DRAFTS_AHEAD * geometry.draft_tokens
         return sum(
-            (page_ceil(computed[h.request] + step, size) - page_ceil(len(h.locs), size)) // size
+            max(0, page_ceil(computed[h.request] + step, size) - page_ceil(len(h.locs), size))
+            // size
             for h in pools.holdings
             if h.request in computed and h.request not in prefilling
         )
@@ -120,4 +149,6 @@ def _swa_room(pools: Pools, geometry: Geometry, computed: Mapping[str, int]) -> 
     live = [node for node in pools.nodes if not node.tombstone]
     evictable = sum(len(node.locs) for node in live if not node.swa_lock)
     pinned = sum(loc not in reached for node in live if node.swa_lock for loc in node.locs[::size])
-    return Room(free=len(pools.swa.free), evictable=evictable // size, hoarded=hoarded + pinned)
+    return Room(
+        free=len(pools.swa.free), evictable=evictable // size, hoarded=hoarded, pinned=pinned
+    )

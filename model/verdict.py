@@ -94,7 +94,7 @@ SwaCause: TypeAlias = Literal[
     # CURSOR
     "too-far", "went-back", "not-given-back",
     # PROGRESS
-    "empty-step", "refused", "hoarded",
+    "empty-step", "refused", "hoarded", "pinned",
 ]  # fmt: skip
 """Of `NEEDS_SWA`, beside those of `CacheCause` that occur there too."""
 
@@ -147,7 +147,8 @@ CAUSES: dict[Cause, str] = {
     "request-in-padding": "a request touched a row of the padding slot",
     "empty-step": "a forward computed no new token",
     "refused": "an operation was refused for memory that is free or that the tree may evict",
-    "hoarded": "an operation was refused for memory that no window reaches any more",
+    "hoarded": "an operation was refused for memory of requests that no window reaches any more",
+    "pinned": "an operation was refused for cached memory, locked though no window reaches it",
     "no-reuse": "more was prefilled again than the bound allows",
     "row": "a launch named another row than the rule gives",
     "window": "a query's window is not the one that the rule gives",

@@ -99,7 +99,7 @@ class ReleaseEngine:
         self.model_config = _PAGED_MODEL if self.choice.paged else _RING_MODEL
         self.backend = backend
         self.server_args = self._publish_server_args()
-        self.algorithm = speculation.algorithm(geometry.draft_tokens)
+        self.algorithm = speculation.algorithm(geometry.draft_tokens, self.choice.drafter)
         self.requests = ReqToTokenPool(
             size=geometry.slots,
             # A request never holds more than the whole pool and one step's draft.
@@ -443,7 +443,7 @@ class ReleaseEngine:
         req.output_ids.append(token)
         self._publish(req, chunked=False)
         if self.speculates:
-            batch.spec_info = speculation.draft_input(len(batch.reqs))
+            batch.spec_info = speculation.draft_input(len(batch.reqs), self.algorithm)
         if self.running.is_empty():
             self.running = batch
         else:

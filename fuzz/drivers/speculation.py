@@ -1,4 +1,4 @@
-"""EAGLE's part of an engine: what its scheduler and its worker do around a verify, without a model.
+"""Speculation's part of an engine: what scheduler and worker do around a verify, without a model.
 
 Imported only in an engine's own process, after the shims. Allocation, the lookup of the draft's
 locations and the commit of what was accepted are the release's own functions. The draft model, the
@@ -6,6 +6,10 @@ target model and the sampling of accepted tokens are left out: the scenario says
 
 A draft is a chain (``speculative_eagle_topk`` 1), as the releases run DeepSeek-V4: with one branch
 the accepted path is the front of what was written, and nothing has to be moved.
+
+DFLASH differs in what the scheduler does ahead of a verify: its draft input prepares the step,
+where EAGLE has a function. The server is started with EAGLE's arguments for both, since those of
+DFLASH are refused without CUDA; the batches carry the release's own value of the algorithm.
 """
 
 from __future__ import annotations
@@ -22,10 +26,9 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from kvproof.fuzz.constructions import EAGLE
 from kvproof.fuzz.drivers.pool import call_with_known
 from kvproof.kernels.engines.shims import engine_family
-
-ALGORITHM = "EAGLE"
 
 _BRANCHES = 1
 
@@ -35,7 +38,7 @@ def server_arguments(draft_tokens: int) -> dict[str, Any]:
     if draft_tokens == 1:
         return {}
     return {
-        "speculative_algorithm": ALGORITHM,
+        "speculative_algorithm": EAGLE,
         # The first token of a verify is the one that the last step sampled.
         "speculative_num_steps": draft_tokens - 1,
         "speculative_eagle_topk": _BRANCHES,
@@ -43,23 +46,31 @@ def server_arguments(draft_tokens: int) -> dict[str, Any]:
     }
 
 
-def algorithm(draft_tokens: int) -> Any:
-    """The release's own value for it."""
-    return SpeculativeAlgorithm.EAGLE if draft_tokens > 1 else SpeculativeAlgorithm.NONE
+def algorithm(draft_tokens: int, name: str = EAGLE) -> Any:
+    """The release's own value for one that drafts so many tokens."""
+    return SpeculativeAlgorithm[name] if draft_tokens > 1 else SpeculativeAlgorithm.NONE
 
 
-def draft_input(requests: int) -> Any:
+def draft_input(requests: int, algorithm: Any = SpeculativeAlgorithm.EAGLE) -> Any:
     """What a step leaves for the next draft, one row a request; a model would have filled it."""
     return call_with_known(
-        EagleDraftInput,
+        _dflash_input() if algorithm.is_dflash() else EagleDraftInput,
         {
             "topk_p": torch.zeros((requests, _BRANCHES)),
             "topk_index": torch.zeros((requests, _BRANCHES), dtype=torch.int64),
             "hidden_states": torch.zeros((requests, 1)),
             "bonus_tokens": torch.zeros(requests, dtype=torch.int32),
+            "new_seq_lens": torch.zeros(requests, dtype=torch.int64),
+            "verified_id": torch.zeros(requests, dtype=torch.int64),
             "capture_hidden_mode": CaptureHiddenMode.LAST,
         },
     )
+
+
+def _dflash_input() -> Any:
+    from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2  # not in all releases
+
+    return DFlashDraftInputV2
 
 
 def verify_locations(batch: Any, draft_tokens: int) -> torch.Tensor:
@@ -97,7 +108,7 @@ def commit(batch: Any, tokens: Sequence[Sequence[int]], draft_tokens: int) -> No
     batch.seq_lens = batch.seq_lens + accepted
     batch.seq_lens_cpu = batch.seq_lens.to("cpu")
     batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
-    batch.spec_info = draft_input(len(batch.reqs))
+    batch.spec_info = draft_input(len(batch.reqs), batch.spec_algorithm)
     result = GenerationBatchResult(
         next_token_ids=torch.tensor(padded).flatten(),
         accept_lens=accepted,

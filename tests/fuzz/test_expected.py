@@ -96,6 +96,14 @@ def test_a_rare_violation_that_was_not_met_is_no_news() -> None:
     assert cell(result(verdict("PARTITION", "violated", "shared")), rare)[0] == "changed"
 
 
+def test_either_of_two_causes_is_as_expected() -> None:
+    table = (entry(), entry(cause="shared"))
+    for cause in ("leak", "shared"):
+        assert cell(result(verdict("PARTITION", "violated", cause)), *table)[0] == "as expected"
+    assert cell(result(verdict("PARTITION", "violated", "sizes")), *table)[0] == "changed"
+    assert cell(result(verdict("PARTITION")), *table)[0] == "changed"
+
+
 def test_a_baseline_lends_its_entries() -> None:
     found = result(verdict("PARTITION", "violated"))
     table = (entry(target="known"), replace(entry(), cause="shared"))
@@ -105,7 +113,7 @@ def test_a_baseline_lends_its_entries() -> None:
 
 def test_the_table_is_well_formed() -> None:
     table = load_expected()
-    assert len({(e.target, e.invariant) for e in table}) == len(table)
+    assert len({(e.target, e.invariant, e.cause) for e in table}) == len(table)
     assert all(e.reason and e.reference for e in table)
 
 

@@ -89,10 +89,11 @@ def test_a_mutant_named_is_killed(name: tuple[str, str]) -> None:
 
 
 def test_at_least_twelve_are_found_on_real_releases() -> None:
+    """By what they do, not by what a function answers; a scenario is short, or is refused."""
     real = [
         defect
         for defect in DEFECTS
-        if any(isinstance(way, ByFuzzing | ByScenario | ByAsking) for way in defect.found)
+        if any(isinstance(way, ByFuzzing | ByScenario) for way in defect.found)
     ]
     assert len(real) >= 12
 

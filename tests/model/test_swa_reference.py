@@ -93,7 +93,7 @@ FOUND_BY: dict[SwaFault, tuple[Invariant, Cause]] = {
     "lock kept on abort": ("LOCK", "lock-count"),
     "window released twice": ("LOCK", "swa-lock-count"),
     "window released early": ("LOCK", "window-unlocked"),
-    "lock pins the prefix": ("PROGRESS", "hoarded"),
+    "lock pins the prefix": ("PROGRESS", "pinned"),
     "bury under a lock": ("LOCK", "tombstone-locked"),
     "match over tombstones": ("REFINES", "match"),
     "refuse before evicting": ("PROGRESS", "refused"),

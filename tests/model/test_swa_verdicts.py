@@ -409,7 +409,6 @@ FULL = {"free": (), "counters": {}}
     [
         # 18 tokens lie in 5 pages, so a decode takes none: that is never refused rightly.
         Decode(),
-        Verify(accepted=1),
         Finish(request="A"),
         Prefill(request="B"),  # 10 pages, a window and two in reserve: too much
     ],
@@ -443,6 +442,13 @@ def test_a_decode_refused_for_memory_that_is_free() -> None:
     ]
 
 
+def test_a_verify_is_judged_by_room_for_two_drafts() -> None:
+    """A's 18 tokens lie in 5 pages of 4, and two drafts of 3 tokens go into a sixth."""
+    log = log_of(Step(index=3, operation=Verify(accepted=1)), Skipped(reason="", no_memory=True))
+    [sentence] = sentences(log).values()
+    assert sentence.startswith("a verify of 1 pages was refused for memory")
+
+
 def test_a_decode_refused_for_memory_that_the_tree_may_evict() -> None:
     taken = replace(SOUND, **FULL, swa=replace(with_swa().swa, free=()))
     assert (
@@ -459,7 +465,7 @@ def test_a_decode_refused_for_memory_that_no_window_reaches() -> None:
         SOUND, nodes=(*SOUND.nodes[:2], node), swa=replace(with_swa().swa, free=()),
     )  # fmt: skip
     [sentence] = refused(hoarding)
-    assert sentence.endswith("the SWA pool 0 and 0, and 1 that no window reaches")
+    assert sentence.endswith("the SWA pool 0 and 0, and 1 cached that no window reaches")
 
 
 def test_a_split_under_a_lock_is_a_witness() -> None:
@@ -485,5 +491,5 @@ def test_what_is_not_told_is_skipped() -> None:
 def test_every_cause_has_a_case() -> None:
     tables = (MAPS, PARTITIONS, LOCKS, CURSORS)
     causes = {row[-2] for table in tables for row in table.values()}  # type: ignore[attr-defined]
-    elsewhere = {"went-back", "empty-step", "refused", "hoarded"}
+    elsewhere = {"went-back", "empty-step", "refused", "hoarded", "pinned"}
     assert set(get_args(SwaCause)) == (causes | elsewhere) & set(get_args(SwaCause))
