@@ -315,9 +315,13 @@ class Layers:
             start, end = run.chunk
             pages, from_pages = self._page_table(run, start, pools)
             for query in sorted({*range(start, end), *run.ring_reads}):
-                self._compute(run, query, pages, from_pages)
+                self._compute(run, query, end, pages, from_pages)
             self._note(run)
             self._judge(run, end - 1)
+            # A draft's rejected tokens are none of the request's: whoever reads them later is off.
+            for states in run.states:
+                for rejected in [at for at in states if at >= end]:
+                    del states[rejected]
             run.computed, run.chunk, run.ring_reads = end, None, {}
             self._store(run)
 
@@ -368,7 +372,10 @@ class Layers:
                 return holding.locs
         return ()
 
-    def _compute(self, run: _Run, query: int, pages: list[Page], from_pages: int) -> None:
+    def _compute(
+        self, run: _Run, query: int, end: int, pages: list[Page], from_pages: int
+    ) -> None:
+        """States of a query; those from ``end`` on are of rejected tokens, and count nowhere."""
         ring = run.ring_reads.get(query, [])
         from_ring = {position for position, _ in ring}
         run.states[0][query] = CLEAN
@@ -386,7 +393,7 @@ class Layers:
                     for row in range(compressed_end(query, ratio) // ratio)
                 ]
                 taint |= _union(run.rows[layer])
-            if taint & INEXACT:
+            if taint & INEXACT and query < end:
                 run.tainted[layer] += 1
                 run.last = max(run.last, query)
                 if run.first is None or (layer, query) < run.first:

@@ -145,6 +145,10 @@ class ReleaseEngine:
             ReleaseEngine._published = key
         return self._server_args[key]
 
+    def takes_over(self) -> None:
+        """Be the engine whose configuration this process has, after another one was made."""
+        self._publish_server_args()
+
     def _publish_to_process(self, server_args: Any) -> None:
         set_global_server_args_for_scheduler(server_args)
 

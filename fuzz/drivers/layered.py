@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
-import msgspec
 import torch
 
 from kvproof.fuzz.drivers.payload import ELEMENTS
@@ -35,6 +34,7 @@ from kvproof.model.facts import (
     Stored,
     Wrote,
 )
+from kvproof.model.overlap import OverlapPlayer
 from kvproof.model.player import Forward, Lane, Player
 from kvproof.model.scenario import (
     Decode,
@@ -250,18 +250,30 @@ class _Lease:
     computed: int
 
 
+class Make(Protocol):
+    """What makes a fresh engine, and the layers behind it."""
+
+    def __call__(self, geometry: Geometry, *, alone: bool) -> tuple[Any, LayeredForward]:
+        """For a scenario, or for one of its requests alone: then without its seeded faults."""
+
+
 @dataclass(slots=True)
 class LayeredPlayer:
-    """Plays a scenario through the layers, and each of its requests alone on an empty cache."""
+    """Plays a scenario through the layers, and each of its requests alone on an empty cache.
 
-    make: Callable[[Geometry], tuple[Any, LayeredForward]]
+    Alone a request neither drafts nor overlaps with anything: what a verify keeps must be what
+    plain decodes compute, one token at a time.
+    """
+
+    make: Make
     ratios: tuple[int, ...]
     _cold: dict[tuple[int, ...], Trace] = field(default_factory=dict)
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario, and before each release how its request departs."""
-        engine, forward = self.make(scenario.geometry)
-        player = Player(engine=engine, forward=forward)
+        engine, forward = self.make(scenario.geometry, alone=False)
+        kind = OverlapPlayer if scenario.geometry.overlap else Player
+        player = kind(engine=engine, forward=forward)
         leases: dict[str, _Lease] = {}
         occupancies = 0
         for fact in player.play(scenario):
@@ -280,6 +292,7 @@ class LayeredPlayer:
                     yield forward.stored[fact.request]
                 case Released():
                     yield from self._compared(fact.request, leases, forward, player, scenario)
+                    engine.takes_over()
                 case Ended():
                     for name in [*leases]:
                         yield from self._compared(name, leases, forward, player, scenario)
@@ -309,12 +322,18 @@ class LayeredPlayer:
                 for at in layers
             ),
             rows=tuple(
-                tuple(relative_error(trace.rows[at], cold.rows[at][: len(trace.rows[at])]))
+                tuple(self._row_errors(at, end, trace, cold))
                 for at in layers
             ),
             # Without reuse the run is itself a second batching of the cold one.
             noise=self._noise(lease, cold, player.texts, scenario) if start else 0.0,
         )
+
+    def _row_errors(self, layer: int, end: int, found: Trace, cold: Trace) -> list[float]:
+        """Of the rows that are complete at ``end``: a draft's last query sees more."""
+        ratio = self.ratios[layer - 1]
+        seen = found.rows[layer][: end // ratio if ratio else 0]
+        return relative_error(seen, cold.rows[layer][: len(seen)])
 
     def _noise(
         self, lease: _Lease, cold: Trace, texts: Mapping[str, int], scenario: Scenario
@@ -329,8 +348,7 @@ class LayeredPlayer:
         for layer in range(1, len(self.ratios) + 1):
             states = chunked.above(layer, 0, lease.computed)
             errors += relative_error(states, cold.above(layer, 0, lease.computed))
-            seen = chunked.rows[layer]
-            errors += relative_error(seen, cold.rows[layer][: len(seen)])
+            errors += self._row_errors(layer, lease.computed, chunked, cold)
         return max(errors)
 
     def _cold_run(self, lease: _Lease, texts: Mapping[str, int], scenario: Scenario) -> Trace:
@@ -350,7 +368,7 @@ class LayeredPlayer:
         prefills: Sequence[Operation],
     ) -> Trace:
         geometry = _roomy(scenario.geometry)
-        engine, forward = self.make(geometry)
+        engine, forward = self.make(geometry, alone=True)
         # One that was retracted comes back with its answer as part of its prompt.
         *pieces, last = lease.prompt
         prompt = (*pieces, Piece(last.text, max(last.until, lease.prompt_len)))
@@ -370,6 +388,11 @@ class LayeredPlayer:
 
 
 def _roomy(geometry: Geometry) -> Geometry:
-    """Room for a whole prompt at once, where a hit needed room for its tail alone."""
+    """Room for a whole prompt at once, where a hit needed room for its tail alone; plain decodes."""
     tokens = geometry.pool_tokens + max(geometry.pool_tokens, 4 * geometry.page_size)
-    return msgspec.structs.replace(geometry, pool_tokens=tokens, swa_tokens=tokens)
+    return Geometry(
+        window=geometry.window,
+        page_size=geometry.page_size,
+        slots=geometry.slots,
+        pool_tokens=tokens,
+    )

@@ -245,11 +245,13 @@ def _layered_builder(family: Family, options: Options, adapter: Any, layering: L
         launches: LayerLaunches = rules if order.backend == "rules" else kernels
         follow = by_rules if order.backend == "rules" else by_kernels
 
-        def make(geometry: Geometry) -> tuple[Any, LayeredForward]:
-            engine = adapter(
+        def make(geometry: Geometry, *, alone: bool) -> tuple[Any, LayeredForward]:
+            engine = (_overlapping(adapter) if geometry.overlap else adapter)(
                 geometry=geometry,
                 construction=options.construction,
                 backend="rules" if order.backend == "rules" else label,
+                rows_short=0 if alone else options.rows_short,
+                held_back=None if alone else options.held_back,
             )
             return engine, LayeredForward(
                 engine=engine, launches=launches, follow=follow, model=model,

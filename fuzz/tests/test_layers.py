@@ -28,8 +28,7 @@ def test_taint_says_what_the_floats_say(target: Target) -> None:
     """Of every state and every compressed row that a query saw, in random scenarios."""
     if not target.has_ring:
         pytest.skip(f"{target.name} has no ring")
-    # Drafts do not go through the floats.
-    sizes = replace(target.sizes, page_sizes=(2, 4), pool_tokens=(64, 40, 32), draft_tokens=(1,))
+    sizes = replace(target.sizes, page_sizes=(2, 4), pool_tokens=(64, 40, 32))
     stack = Stack(ratios=RATIOS)
     seen = {"compared": 0, "departed": 0}
     with target.process(layering=Layering(ratios=RATIOS)) as process:
