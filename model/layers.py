@@ -372,9 +372,7 @@ class Layers:
                 return holding.locs
         return ()
 
-    def _compute(
-        self, run: _Run, query: int, end: int, pages: list[Page], from_pages: int
-    ) -> None:
+    def _compute(self, run: _Run, query: int, end: int, pages: list[Page], from_pages: int) -> None:
         """States of a query; those from ``end`` on are of rejected tokens, and count nowhere."""
         ring = run.ring_reads.get(query, [])
         from_ring = {position for position, _ in ring}

@@ -321,10 +321,7 @@ class LayeredPlayer:
                 tuple(relative_error(trace.above(at, start, end), cold.above(at, start, end)))
                 for at in layers
             ),
-            rows=tuple(
-                tuple(self._row_errors(at, end, trace, cold))
-                for at in layers
-            ),
+            rows=tuple(tuple(self._row_errors(at, end, trace, cold)) for at in layers),
             # Without reuse the run is itself a second batching of the cold one.
             noise=self._noise(lease, cold, player.texts, scenario) if start else 0.0,
         )
@@ -388,7 +385,7 @@ class LayeredPlayer:
 
 
 def _roomy(geometry: Geometry) -> Geometry:
-    """Room for a whole prompt at once, where a hit needed room for its tail alone; plain decodes."""
+    """Plain decodes, and room for a whole prompt where a hit needed room for its tail alone."""
     tokens = geometry.pool_tokens + max(geometry.pool_tokens, 4 * geometry.page_size)
     return Geometry(
         window=geometry.window,

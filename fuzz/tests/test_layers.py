@@ -74,9 +74,10 @@ def test_the_smallest_exact_tail_is_the_theorems(
 
 def test_a_point_that_is_not_the_theorems_says_so() -> None:
     point = Point(
-        target="t", backend="b", ratios=(0, 0), window=3, page_size=1, matched_len=3, bound=5,
+        target="t", backend="b", ratios=(0, 0), window=3, page_size=1, heads=2, dim=32,
+        seed=0, matched_len=3, bound=5,
         longest=8, exact_from=5, exact_below=(), confirmed={4: False, 5: True}, states=1,
-        disagree=False, noise=0.0, seconds=0.0,
+        disagree=False, noise=0.0, seconds=0.0, machine="m",
     )  # fmt: skip
     assert point.as_expected
     for change in (
