@@ -410,7 +410,7 @@ class Layers:
             or position >= writer.computed
             or not same_prefix(writer.prompt, run.prompt, position + 1)
         ):
-            return INEXACT | FOREIGN | _RING
+            return INEXACT | _RING | (CLEAN if writer is run else FOREIGN)
         # By luck it is the key of the same token after the same ones: as exact as it was there.
         taint = writer.states[layer - 1].get(position, INEXACT)
         return FOREIGN | (INEXACT | _RING if taint & INEXACT else CLEAN)
