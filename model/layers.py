@@ -32,7 +32,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.scenario import Prompt, Submit, same_prefix
 from kvproof.model.verdict import Departure, ExactnessCause, ExactnessInvariant
-from kvproof.spec.exact import compressed_end
+from kvproof.spec.exact import compressed_end, exact_decode_tail
 from kvproof.spec.indices import FullLoc, Page, Position
 from kvproof.spec.pages import page_of
 from kvproof.spec.window import window_start
@@ -132,6 +132,7 @@ class _Run:
         first: layer and position of the first one.
         pages: tainted pages that it published.
         heirs: requests that reused one of them.
+        replays: its first launch computed the end of what it reuses again, for the rings' sake.
     """
 
     name: str
@@ -151,6 +152,7 @@ class _Run:
     heirs: list[str] = field(default_factory=list)
     ring_reads: dict[int, list[tuple[int, _Key]]] = field(default_factory=dict)
     chunk: tuple[int, int] | None = None
+    replays: bool = False
     stored: tuple[int, Sequence[int]] = (0, ())
 
     def departure(self) -> Departure | None:
@@ -230,6 +232,8 @@ class Layers:
                 self._admit(fact)
             case Wrote():
                 run = self._runs.get(fact.request or "")
+                if run is not None and min(fact.positions, default=run.matched) < run.matched:
+                    run.replays = True
                 for position, row in zip(fact.positions, fact.rows, strict=True):
                     self._ring[row] = (run, position)
             case Read():
@@ -314,7 +318,11 @@ class Layers:
                 continue
             start, end = run.chunk
             pages, from_pages = self._page_table(run, start, pools)
-            for query in sorted({*range(start, end), *run.ring_reads}):
+            first = start
+            if run.replays and start == run.matched:
+                reach = exact_decode_tail(self.stack.layers, self.window)
+                first = max(0, start - reach)
+            for query in sorted({*range(first, end), *run.ring_reads}):
                 self._compute(run, query, end, pages, from_pages)
             self._note(run)
             self._judge(run, end - 1)

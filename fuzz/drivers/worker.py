@@ -255,10 +255,10 @@ def _layered_builder(family: Family, options: Options, adapter: Any, layering: L
             )
             return engine, LayeredForward(
                 engine=engine, launches=launches, follow=follow, model=model,
-                ratios=layering.ratios,
+                ratios=layering.ratios, reading="cap" if alone else layering.reading,
             )  # fmt: skip
 
-        return LayeredPlayer(make=make, ratios=layering.ratios)
+        return LayeredPlayer(make=make, ratios=layering.ratios, compared=layering.compared)
 
     return build
 
