@@ -110,6 +110,11 @@ def _refuse_misfit(stack: Stack, scenario: Scenario) -> None:
             "the scenario is of forwards: they have no layers",
             fix="leave --layers and --ratios out",
         )
+    if scenario.geometry.overlap:
+        raise EngineError(
+            "the scenario overlaps steps, and those do not go through the layers",
+            fix="set overlap to 0, or leave --layers and --ratios out",
+        )
     page_size = scenario.geometry.page_size
     ratio = stack.misfit(page_size)
     if ratio is not None:

@@ -36,7 +36,6 @@ from kvproof.model.facts import (
 )
 from kvproof.model.forward import FlooredForward
 from kvproof.model.layers import Reading
-from kvproof.model.overlap import OverlapPlayer
 from kvproof.model.player import Forward, Lane, Player
 from kvproof.model.scenario import (
     Decode,
@@ -311,8 +310,9 @@ class Make(Protocol):
 class LayeredPlayer:
     """Plays a scenario through the layers, and each of its requests alone on an empty cache.
 
-    Alone a request neither drafts nor overlaps with anything: what a verify keeps must be what
-    plain decodes compute, one token at a time.
+    Alone a request does not draft: what a verify keeps must be what plain decodes compute, one
+    token at a time. Overlapped steps are refused: a log does not tell whose compressed rows a page
+    holds while the step that publishes it and the next one are both in flight.
     """
 
     make: Make
@@ -323,9 +323,10 @@ class LayeredPlayer:
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario, and before each release how its request departs."""
+        if scenario.geometry.overlap:
+            raise ValueError("overlapped steps do not go through the layers")
         engine, forward = self.make(scenario.geometry, alone=False)
-        kind = OverlapPlayer if scenario.geometry.overlap else Player
-        player = kind(engine=engine, forward=forward)
+        player = Player(engine=engine, forward=forward)
         forward.tokens_of = lambda name, start, end: token_ids(
             player.texts, player.requests[name].prompt, start, end
         )

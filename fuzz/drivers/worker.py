@@ -246,7 +246,7 @@ def _layered_builder(family: Family, options: Options, adapter: Any, layering: L
         follow = by_rules if order.backend == "rules" else by_kernels
 
         def make(geometry: Geometry, *, alone: bool) -> tuple[Any, LayeredForward]:
-            engine = (_overlapping(adapter) if geometry.overlap else adapter)(
+            engine = adapter(
                 geometry=geometry,
                 construction=options.construction,
                 backend="rules" if order.backend == "rules" else label,

