@@ -92,6 +92,10 @@ def test_overlapped_steps_are_refused(tmp_path: Path) -> None:
     geometry = msgspec.structs.replace(POISON.geometry, overlap=1)
     file.write_bytes(encode_text(msgspec.structs.replace(POISON, geometry=geometry)))
     assert "do not go through the layers" in refused("replay", str(file), "--layers", "2")
+    log = tmp_path / "overlap.jsonl"
+    facts = reference_player(geometry).play(msgspec.structs.replace(POISON, geometry=geometry))
+    log.write_bytes(b"".join(encode_fact(fact) for fact in facts))
+    assert "not followed through layers" in refused("check", str(log), "--layers", "2")
 
 
 def test_ratios_repeat_over_the_layers() -> None:
