@@ -51,7 +51,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: where its files lie; None in process.
-        policy: what the model kept, where the model was the target.
+        policy: what the model, or a release by its driver, was made to keep.
     """
 
     target: str
@@ -73,7 +73,11 @@ def determinism(
         typer.Option(help="In process: a release, e.g. 0.5.15 or 0.5.16:registry; repeatable."),
     ] = None,
     policies: Annotated[
-        bool, typer.Option("--policies", help="In process: the model under each cache policy.")
+        bool,
+        typer.Option(
+            "--policies",
+            help="In process: under each cache policy, the model or the releases of --engine.",
+        ),
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")
@@ -148,7 +152,7 @@ def determinism(
     many times at temperature 0, and the answers outside the majority are counted. Exit code 0 if no
     tail exceeds the run's own floor, 1 if one does, 2 for a set-up error or no verdict.
     """
-    if sum([url is not None, bool(engine), policies, resume is not None]) != 1:
+    if sum([url is not None, bool(engine) or policies, resume is not None]) != 1:
         raise EngineError(
             "one of --url, --engine, --policies and --resume is needed",
             fix="give --url http://127.0.0.1:30001 for a server, --engine 0.5.15 for a release",
@@ -162,7 +166,7 @@ def determinism(
     if engine or policies:
         settings = _settings(in_process.SMALL, changes, cold=cold)
         results = _in_process(
-            settings, engine=engine, page=page or in_process.PAGE_SIZE,
+            settings, engine=engine, policies=policies, page=page or in_process.PAGE_SIZE,
             stack=stack_of(layers, ratios) or Stack(ratios=(0,)), through=through,
             floor=floor or ("cold" if cold else "long"),
         )  # fmt: skip
@@ -260,8 +264,8 @@ def _against(
 
 
 def _in_process(
-    settings: Settings, *, engine: list[str] | None, page: int, stack: Stack, through: Through,
-    floor: Floor,
+    settings: Settings, *, engine: list[str] | None, policies: bool, page: int, stack: Stack,
+    through: Through, floor: Floor,
 ) -> list[Result]:  # fmt: skip
     check_settings(settings, page)
     if (ratio := stack.misfit(page)) is not None:
@@ -269,30 +273,46 @@ def _in_process(
             f"pages of {page} tokens do not hold whole rows of {ratio}",
             fix="give --ratios that divide --page",
         )
+    if engine and policies and through == "digests":
+        raise EngineError(
+            "a policy changes what a prefill reads, which digests of a release's log do not see",
+            fix="give --through kernels, or --through rules for the rules behind its caches",
+        )
     with progress("determinism") as report:
         if engine:
             return [
-                _of_release(target, settings, stack, page, through, floor, report)
+                _of_release(target, policy, settings, stack, page, through, floor, report)
                 for target in find_targets(engine, EngineStore())
+                if target.has_ring or not policies
+                for policy in (POLICIES if policies else [None])
             ]
         return [_of_policy(policy, settings, stack, page, floor, report) for policy in POLICIES]
 
 
 def _of_release(
-    target: Target, settings: Settings, stack: Stack, page: int, through: Through, floor: Floor,
-    report: Reporter,
+    target: Target, policy: CachePolicy | None, settings: Settings, stack: Stack, page: int,
+    through: Through, floor: Floor, report: Reporter,
 ) -> Result:  # fmt: skip
-    layering = Layering(ratios=stack.ratios) if through == "kernels" else None
+    """A release as it is, or with its match and its prefill as a policy has them."""
+    layering = None
+    if policy or through == "kernels":
+        layering = Layering(
+            ratios=stack.ratios,
+            reading=policy.reading if policy else "cap",
+            compared=in_process.IDENTICAL,
+        )
+    held_back = policy.held_back(stack.layers, settings.window) if policy else None
     backend: Backend = "rules" if through == "rules" else "interpreter"
-    with target.process(layering=layering) as process:
+    name = f"{target.name}, {policy.name}: " if policy else f"{target.name} "
+    with target.process(layering=layering, held_back=held_back) as process:
 
         def play(scenario: Scenario) -> Iterable[Fact]:
             return process.play(scenario, timeout=CELL_TIMEOUT_S, backend=backend)
 
-        judgement = _played(play, settings, stack, page, floor, f"{target.name} ", report)
+        judgement = _played(play, settings, stack, page, floor, name, report)
     return Result(
-        target=target.name, settings=settings, judgement=judgement, layers=stack.layers,
-        through=through,
+        target=target.name, policy=policy.name if policy else None, settings=settings,
+        judgement=judgement, layers=stack.layers, through=through,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,8 +11,9 @@ from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.cli.stack import parse_ratios
+from kvproof.fuzz import sweep
 from kvproof.fuzz.constructions import REGISTRY
-from kvproof.fuzz.sweep import Point, points
+from kvproof.fuzz.sweep import Point
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.backends import require
 from kvproof.kernels.engines.errors import EngineError
@@ -43,6 +45,18 @@ def layers(
         Literal["rules", "interpreter", "cuda", "hip"],
         typer.Option(help="Where the kernels run; or the rules, behind the real caches."),
     ] = "interpreter",
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Add each point to a file of JSON lines when it is done. What is there already is "
+            "told, not measured again.",
+        ),
+    ] = None,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--table", metavar="FILE", help="Renew a document's table of what is told."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the smallest tail with which a hit computes what a cold run computes.
@@ -67,13 +81,17 @@ def layers(
         for target in find_targets(engine or (), EngineStore())
         if target.has_ring and (engine or target.construction == REGISTRY)
     ]
-    measured: list[Point] = []
+    measured = sweep.load(save) if save else []
     with progress("measuring", lines=False) as tell:
-        for point in points(
+        for point in sweep.points(
             found, stacks=stacks, sizes=sizes, heads=heads, dim=dim, seed=seed, backend=backend,
-            tell=tell,
+            known={point.key for point in measured}, tell=tell,
         ):  # fmt: skip
             measured.append(point)
+            if save:
+                sweep.save(save, point)
+    for document in tables or ():
+        sweep.update(document, measured)
     if not measured:
         raise EngineError(
             "nothing was measured: no ratio divides a page size",

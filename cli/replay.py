@@ -110,10 +110,10 @@ def _refuse_misfit(stack: Stack, scenario: Scenario) -> None:
             "the scenario is of forwards: they have no layers",
             fix="leave --layers and --ratios out",
         )
-    if scenario.geometry.draft_tokens > 1:
+    if scenario.geometry.overlap:
         raise EngineError(
-            "the scenario drafts, and drafts do not go through the layers yet",
-            fix="set draft_tokens to 1, or leave --layers and --ratios out",
+            "the scenario overlaps steps, and those do not go through the layers",
+            fix="set overlap to 0, or leave --layers and --ratios out",
         )
     page_size = scenario.geometry.page_size
     ratio = stack.misfit(page_size)

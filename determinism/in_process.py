@@ -37,11 +37,12 @@ SMALL = Settings(
 """A run that takes seconds in Triton's interpreter."""
 
 PAGE_SIZE = 8
-SLOTS = 17
+MOST_SLOTS = 17
 
 Play = Callable[[Scenario], Iterable[Fact]]
 
-_IDENTICAL = "R"
+IDENTICAL = "R"
+"""How the names of the identical requests begin."""
 
 
 def scenario_of(
@@ -61,7 +62,7 @@ def scenario_of(
             for number in range(first, min(first + slots - 1, settings.churn))
         }
         operations += _together(others, 1)
-    names = [f"{_IDENTICAL}{number}" for number in range(settings.requests)]
+    names = [f"{IDENTICAL}{number}" for number in range(settings.requests)]
     at_once = 1 if tail == COLD else slots - 1
     for first in range(0, len(names), at_once):
         operations += [Flush()] if tail == COLD else []
@@ -111,14 +112,15 @@ def run_cell(
     round_number: int,
     tail: int,
     page_size: int = PAGE_SIZE,
-    slots: int = SLOTS,
+    slots: int | None = None,
 ) -> Cell:
-    """One cell.
+    """One cell. By default all identical requests run at once, up to a number.
 
     Raises:
         EngineError: the engine failed while it played.
     """
     began = time.perf_counter()
+    slots = slots or min(MOST_SLOTS, settings.requests + 1)
     scenario = scenario_of(
         settings, round_number=round_number, tail=tail, page_size=page_size, slots=slots
     )
@@ -131,11 +133,11 @@ def run_cell(
     cached = [
         fact.matched_len
         for fact in log
-        if isinstance(fact, Admitted) and fact.request.startswith(_IDENTICAL)
+        if isinstance(fact, Admitted) and fact.request.startswith(IDENTICAL)
     ]
     outputs = [
         output for name, output in _outputs(log, stack, settings.prompt_len(tail))
-        if name.startswith(_IDENTICAL)
+        if name.startswith(IDENTICAL)
     ]  # fmt: skip
     return cell_of(
         round_number=round_number,

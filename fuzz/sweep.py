@@ -7,27 +7,45 @@ the theorem are run by themselves too.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby, product
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend, Layering
+from kvproof.fuzz.manifest import processor
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.model.facts import Admitted, Compared, Fact, Started
 from kvproof.model.facts import EngineError as EngineFault
+from kvproof.model.files import read_file, renew
 from kvproof.model.layers import Stack
 from kvproof.model.monitor import check
-from kvproof.model.scenario import Finish, Geometry, Piece, Prefill, Scenario, Submit
+from kvproof.model.scenario import (
+    BadFileError,
+    Finish,
+    Geometry,
+    Piece,
+    Prefill,
+    Scenario,
+    Submit,
+)
 from kvproof.spec.exact import exact_logits_tail
 from kvproof.spec.pages import page_ceil
 
 PLAY_TIMEOUT_S = 1800.0
+
+BEGIN = "<!-- smallest exact tails: made by `kvproof layers --table`, do not edit -->"
+END = "<!-- end of smallest exact tails -->"
+
+Place: TypeAlias = Literal["rules"] | KernelBackend
+Key: TypeAlias = tuple[str, str, tuple[int, ...], int, int, int, int, int]
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +53,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ratios: of the layers.
+        heads: query heads.
+        dim: width of a key.
+        seed: of the weights.
         matched_len: tokens that the hit reused.
         bound: smallest exact tail of a stack without compressed rows, by theorem X3.
         longest: longest tail that was looked at.
@@ -45,6 +66,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         disagree: whether they differ anywhere.
         noise: largest relative error between two cold runs.
         seconds: wall time.
+        machine: where it was measured.
     """
 
     target: str
@@ -52,6 +74,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     ratios: tuple[int, ...]
     window: int
     page_size: int
+    heads: int
+    dim: int
+    seed: int
     matched_len: int
     bound: int
     longest: int
@@ -62,6 +87,14 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     disagree: bool
     noise: float
     seconds: float
+    machine: str
+
+    @property
+    def key(self) -> Key:
+        """What was measured: a second measurement of it says the same."""
+        place = self.backend.partition(":")[0]
+        sizes = (self.window, self.page_size, self.heads, self.dim, self.seed)
+        return (self.target, place, self.ratios, *sizes)
 
     @property
     def expected_from(self) -> int | None:
@@ -93,8 +126,9 @@ def points(
     heads: int,
     dim: int,
     seed: int,
-    backend: Literal["rules"] | KernelBackend,
+    backend: Place,
     confirm: bool = True,
+    known: Collection[Key] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Point]:
     """Measure each stack at each size on each target.
@@ -108,6 +142,7 @@ def points(
         seed: of the weights.
         backend: where the real kernels run, or the rules in their place.
         confirm: run the tails around the bound by themselves too.
+        known: what is left out.
         tell: told what begins.
 
     Raises:
@@ -119,11 +154,12 @@ def points(
         with target.process(kernels=kernels, layering=layering) as process:
             for window, page_size in sizes:
                 stack = Stack(ratios=ratios)
-                if stack.misfit(page_size) is None:
+                key = (target.name, backend, ratios, window, page_size, heads, dim, seed)
+                if stack.misfit(page_size) is None and key not in known:
                     tell(f"{target.name}: ratios {_words(ratios)}, window {window}, "
                          f"pages of {page_size}")  # fmt: skip
                     yield _point(
-                        process, target, stack, window, page_size, backend, confirm=confirm
+                        process, target, layering, window, page_size, backend, confirm=confirm
                     )
 
 
@@ -157,10 +193,11 @@ def hit(*, window: int, page_size: int, tail: int, slots: int) -> Scenario:
 
 
 def _point(
-    process: EngineProcess, target: Target, stack: Stack, window: int, page_size: int,
+    process: EngineProcess, target: Target, layering: Layering, window: int, page_size: int,
     backend: Backend, *, confirm: bool,
 ) -> Point:  # fmt: skip
     began = time.monotonic()
+    stack = Stack(ratios=layering.ratios)
     bound = exact_logits_tail(stack.layers, window)
     longest = bound + max(window, page_size, *stack.ratios)
     facts, matched, found = _play(process, window, page_size, longest, backend)
@@ -183,6 +220,9 @@ def _point(
         ratios=stack.ratios,
         window=window,
         page_size=page_size,
+        heads=layering.heads,
+        dim=layering.dim,
+        seed=layering.seed,
         matched_len=matched,
         bound=bound,
         longest=longest,
@@ -195,6 +235,7 @@ def _point(
         disagree=disagree,
         noise=found.noise,
         seconds=round(time.monotonic() - began, 1),
+        machine=f"{processor()}, {os.cpu_count()} CPUs",
     )
 
 
@@ -231,3 +272,75 @@ def _matched(facts: Sequence[Fact]) -> int:
     return max(
         (f.matched_len for f in facts if isinstance(f, Admitted) and f.request == "C"), default=0
     )
+
+
+def load(file: Path) -> list[Point]:
+    """Points of a saved sweep; none if there is no such file yet.
+
+    Raises:
+        BadFileError: it is none.
+    """
+    if not file.exists():
+        return []
+    try:
+        return [msgspec.json.decode(line, type=Point) for line in read_file(file).splitlines()]
+    except msgspec.DecodeError as error:
+        raise BadFileError(f"{file}: not a saved sweep: {error}") from error
+
+
+def save(file: Path, point: Point) -> None:
+    """Append a point to a saved sweep."""
+    with file.open("ab") as saved:
+        saved.write(msgspec.json.encode(point) + b"\n")
+
+
+def markdown(measured: Iterable[Point]) -> str:
+    """One row a stack and size; the targets where it came out the same stand together."""
+    lines = [
+        "| layers | ratios | window | page | bound L(W - 1) + 1 | exact from | shorter | on "
+        "| run by | compared | s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row, group in groupby(sorted(measured, key=_order), key=_row):
+        points = [*group]
+        targets = ", ".join(_release(point.target) for point in points)
+        compared = sum(point.states for point in points)
+        seconds = "-".join(dict.fromkeys(f"{edge:.0f}" for edge in _edges(points)))
+        lines.append(f"| {' | '.join([*row[:-1], targets, row[-1], str(compared), seconds])} |")
+    machines = "; ".join(sorted({point.machine for point in measured}))
+    return "\n".join([*lines, "", f"Measured on: {machines}."])
+
+
+def update(document: Path, measured: Sequence[Point]) -> bool:
+    """Put the table between the document's markers; True if that changed it.
+
+    Raises:
+        NoMarkersError: the document has no markers.
+    """
+    return renew(document, begin=BEGIN, end=END, table=markdown(measured))
+
+
+def _order(point: Point) -> tuple[object, ...]:
+    first = (point.backend == "rules", point.backend, any(point.ratios), len(point.ratios))
+    sizes = (point.ratios, point.window, point.page_size, point.heads, point.dim, point.seed)
+    return (*first, *sizes, _row(point), point.target)
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    ratios = _words(point.ratios) if any(point.ratios) else "0"
+    found = f"none to {point.longest}" if point.exact_from is None else str(point.exact_from)
+    shorter = _words(point.exact_below) or "none"
+    size = f"{point.heads} heads of {point.dim}"
+    return (
+        str(len(point.ratios)), ratios, str(point.window), str(point.page_size), str(point.bound),
+        found, shorter, f"{point.backend}, {size}",
+    )  # fmt: skip
+
+
+def _release(target: str) -> str:
+    return target.removeprefix("sglang-").removesuffix(":registry")
+
+
+def _edges(points: Sequence[Point]) -> tuple[float, float]:
+    seconds = [point.seconds for point in points]
+    return min(seconds), max(seconds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +25,7 @@ from kvproof.spec.ring import ring_row
 from kvproof.spec.window import (
     Order,
     decode_reads,
+    floored_ring_reads,
     prefill_ring_reads,
     scatter_keeps,
     window_start,
@@ -58,6 +59,8 @@ class Queries:
         chunk_starts: first position of the request's chunk.
         first_rows: row of the chunk's first token in the batch.
         final_positions: last position of the chunk that the scatter takes for the final one.
+        floors: position from which on ring rows are read beside the chunk; None for all of the
+            window, as in the releases.
         table: compressed rows that each sees, ``[tokens, width]`` int32, counted from the first
             compressed row, in front; -1 after them. None in a layer without.
     """
@@ -70,6 +73,14 @@ class Queries:
     first_rows: Sequence[int]
     final_positions: Sequence[int]
     table: torch.Tensor | None = None
+    floors: Sequence[int] | None = None
+
+    def ring_reads(self, at: int, window: int) -> range:
+        """Positions that a query reads from the ring beside its chunk."""
+        position, start = Position(self.positions[at]), Position(self.chunk_starts[at])
+        if self.floors is None:
+            return range(*prefill_ring_reads(position, start, window))
+        return range(*floored_ring_reads(position, start, self.floors[at], window))
 
 
 class LayerLaunches(Protocol):
@@ -198,6 +209,8 @@ class LayerKernels:
             swa_pages=ring.pages,
             **tables,
         )
+        if queries.floors is not None:
+            prefix, prefix_edges = _floored(prefix, prefix_edges, ring, queries)
         out = self.prefill_attention(
             queries.q.as_subclass(OnGpu), ring.rows, prefix, prefix_edges, queries.keys, own,
             own_edges, _no_sink(queries.q), 1 / LOG2E,
@@ -274,6 +287,19 @@ def _segments(flat: torch.Tensor, edges: torch.Tensor) -> list[list[int]]:
     return [rows[start:end] for start, end in pairwise(edges.tolist())]
 
 
+def _floored(
+    flat: torch.Tensor, edges: torch.Tensor, ring: Ring, queries: Queries
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the index kernel named, without the ring rows below each query's floor."""
+    kept: list[list[int]] = []
+    for at, rows in enumerate(_segments(flat, edges)):
+        in_ring = [row for row in rows if row < ring.pages]
+        left = len(queries.ring_reads(at, ring.window))
+        kept.append([*in_ring[len(in_ring) - left :], *rows[len(in_ring) :]])
+    ends = [0, *accumulate(map(len, kept))]
+    return flat.new_tensor([row for rows in kept for row in rows]), edges.new_tensor(ends)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRules:
     """`LayerLaunches` by the specification: a hundred times as quick as the interpreter.
@@ -297,8 +323,7 @@ class LayerRules:
         given, keys = [], []
         for at, position in enumerate(queries.positions):
             start = queries.chunk_starts[at]
-            reads = range(*prefill_ring_reads(Position(position), Position(start), ring.window))
-            given.append(self._rows(ring, queries, at, reads))
+            given.append(self._rows(ring, queries, at, queries.ring_reads(at, ring.window)))
             first = queries.first_rows[at] - start
             own = range(max(window_start(Position(position), ring.window), start), position + 1)
             keys.append([ring.rows[given[at]], queries.keys[first + own.start : first + own.stop]])

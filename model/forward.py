@@ -13,7 +13,7 @@ from itertools import chain
 import msgspec
 
 from kvproof.model.facts import Fact, Mode, Ran, Read, Started, Wrote
-from kvproof.model.player import Lane
+from kvproof.model.player import Forward, Lane
 from kvproof.spec.indices import Position, Slot
 from kvproof.spec.ring import ring_row
 from kvproof.spec.window import (
@@ -118,16 +118,18 @@ class RuleForward:
 
 @dataclass(frozen=True, slots=True)
 class FlooredForward:
-    """Rules with another prefill: ring rows below the match are left out (WINDOW-8).
+    """A forward with another prefill: ring rows below the match are left out (WINDOW-8).
 
     No release has it; it is one of the policies that `kvproof policy` compares.
 
     Attributes:
-        rules: what decodes and verifies, and what a prefill is the rest of.
+        full: what decodes and verifies, and what a prefill is the rest of.
+        window: positions that a query sees.
         matched: length that each occupancy reuses: where its first chunk starts.
     """
 
-    rules: RuleForward
+    full: Forward
+    window: int
     matched: dict[int, int] = field(default_factory=dict)
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
@@ -135,8 +137,8 @@ class FlooredForward:
         return [
             fact
             for lane in lanes
-            for full in self.rules.prefill([lane])
-            for fact in self._floored(full, lane)
+            for whole in self.full.prefill([lane])
+            for fact in self._floored(whole, lane)
         ]
 
     def _floored(self, fact: Read | Wrote, lane: Lane) -> Iterator[Read | Wrote]:
@@ -147,18 +149,24 @@ class FlooredForward:
             Position(fact.position),
             Position(lane.start),
             self.matched.setdefault(lane.occupancy, lane.start),
-            self.rules.window,
+            self.window,
         )
         if start < end:
-            yield msgspec.structs.replace(fact, first=start, rows=fact.rows[start - fact.first :])
+            left_out = start - fact.first
+            yield msgspec.structs.replace(
+                fact,
+                first=start,
+                rows=fact.rows[left_out:],
+                seen=None if fact.seen is None else fact.seen[left_out:],
+            )
 
     def decode(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """One decode launch."""
-        return self.rules.decode(lanes)
+        return self.full.decode(lanes)
 
     def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """One verify launch."""
-        return self.rules.verify(lanes)
+        return self.full.verify(lanes)
 
 
 def spelled_out(log: Iterable[Fact]) -> Iterator[Fact]:

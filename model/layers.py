@@ -32,7 +32,7 @@ from kvproof.model.facts import (
 )
 from kvproof.model.scenario import Prompt, Submit, same_prefix
 from kvproof.model.verdict import Departure, ExactnessCause, ExactnessInvariant
-from kvproof.spec.exact import compressed_end
+from kvproof.spec.exact import compressed_end, exact_decode_tail
 from kvproof.spec.indices import FullLoc, Page, Position
 from kvproof.spec.pages import page_of
 from kvproof.spec.window import window_start
@@ -132,6 +132,7 @@ class _Run:
         first: layer and position of the first one.
         pages: tainted pages that it published.
         heirs: requests that reused one of them.
+        replays: its first launch computed the end of what it reuses again, for the rings' sake.
     """
 
     name: str
@@ -151,6 +152,7 @@ class _Run:
     heirs: list[str] = field(default_factory=list)
     ring_reads: dict[int, list[tuple[int, _Key]]] = field(default_factory=dict)
     chunk: tuple[int, int] | None = None
+    replays: bool = False
     stored: tuple[int, Sequence[int]] = (0, ())
 
     def departure(self) -> Departure | None:
@@ -230,6 +232,8 @@ class Layers:
                 self._admit(fact)
             case Wrote():
                 run = self._runs.get(fact.request or "")
+                if run is not None and min(fact.positions, default=run.matched) < run.matched:
+                    run.replays = True
                 for position, row in zip(fact.positions, fact.rows, strict=True):
                     self._ring[row] = (run, position)
             case Read():
@@ -314,10 +318,18 @@ class Layers:
                 continue
             start, end = run.chunk
             pages, from_pages = self._page_table(run, start, pools)
-            for query in sorted({*range(start, end), *run.ring_reads}):
-                self._compute(run, query, pages, from_pages)
+            first = start
+            if run.replays and start == run.matched:
+                reach = exact_decode_tail(self.stack.layers, self.window)
+                first = max(0, start - reach)
+            for query in sorted({*range(first, end), *run.ring_reads}):
+                self._compute(run, query, end, pages, from_pages)
             self._note(run)
             self._judge(run, end - 1)
+            # A draft's rejected tokens are none of the request's: whoever reads them later is off.
+            for states in run.states:
+                for rejected in [at for at in states if at >= end]:
+                    del states[rejected]
             run.computed, run.chunk, run.ring_reads = end, None, {}
             self._store(run)
 
@@ -368,7 +380,8 @@ class Layers:
                 return holding.locs
         return ()
 
-    def _compute(self, run: _Run, query: int, pages: list[Page], from_pages: int) -> None:
+    def _compute(self, run: _Run, query: int, end: int, pages: list[Page], from_pages: int) -> None:
+        """States of a query; those from ``end`` on are of rejected tokens, and count nowhere."""
         ring = run.ring_reads.get(query, [])
         from_ring = {position for position, _ in ring}
         run.states[0][query] = CLEAN
@@ -386,7 +399,7 @@ class Layers:
                     for row in range(compressed_end(query, ratio) // ratio)
                 ]
                 taint |= _union(run.rows[layer])
-            if taint & INEXACT:
+            if taint & INEXACT and query < end:
                 run.tainted[layer] += 1
                 run.last = max(run.last, query)
                 if run.first is None or (layer, query) < run.first:
@@ -405,7 +418,7 @@ class Layers:
             or position >= writer.computed
             or not same_prefix(writer.prompt, run.prompt, position + 1)
         ):
-            return INEXACT | FOREIGN | _RING
+            return INEXACT | _RING | (CLEAN if writer is run else FOREIGN)
         # By luck it is the key of the same token after the same ones: as exact as it was there.
         taint = writer.states[layer - 1].get(position, INEXACT)
         return FOREIGN | (INEXACT | _RING if taint & INEXACT else CLEAN)

@@ -250,6 +250,11 @@ class Monitor:
             self.layers = Layers(stack)
         layers = self.layers
         if isinstance(fact, Started):
+            if fact.geometry.overlap:
+                raise BadFileError(
+                    "the log is of overlapped steps, which are not followed through layers: leave "
+                    "--layers and --ratios out"
+                )
             ratio = stack.misfit(fact.geometry.page_size)
             if ratio is not None:
                 raise BadFileError(

@@ -314,6 +314,8 @@ class Player:
         draft_tokens = self.draft_tokens if isinstance(operation, Verify) else 1
         # One that ends with a step in flight runs on: the host does not know yet.
         if not any(request.state in {"running", "ending"} for request in self.requests.values()):
+            if operation.pad and self.forward is not None:
+                return []  # an idle rank runs the graph along with the others, all rows padded
             raise RefusedError("no request is running")
         return [
             Lane(request=name, slot=slot, occupancy=self.requests[name].occupancy,
@@ -371,7 +373,8 @@ class Player:
         yield from self._windows("decode", lanes)
         if self.forward is not None:
             yield from self.forward.decode([*lanes, *self._padding(operation.pad, 1)])
-        yield from self._decoded(lanes, self._kept(lanes, operation))
+        if lanes:
+            yield from self._decoded(lanes, self._kept(lanes, operation))
 
     def _verify(self, operation: Verify) -> Iterator[Fact]:
         if self.draft_tokens < 2:
@@ -381,7 +384,8 @@ class Player:
         if self.forward is not None:
             padding = self._padding(operation.pad, self.draft_tokens)
             yield from self.forward.verify([*lanes, *padding])
-        yield from self._decoded(lanes, self._kept(lanes, operation))
+        if lanes:
+            yield from self._decoded(lanes, self._kept(lanes, operation))
 
     def _padding(self, rows: int, tokens: int) -> list[Lane]:
         lane = Lane(request=None, slot=0, occupancy=0, start=0, end=tokens, tokens=(0,) * tokens)

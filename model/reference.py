@@ -472,7 +472,7 @@ def reference_player(geometry: Geometry, policy: Policy | None = None) -> Player
         prefill_order=policy.prefill_order,
         decode_order=policy.decode_order,
     )
-    forward: Forward = FlooredForward(rules) if policy.floored_reads else rules
+    forward: Forward = FlooredForward(rules, rules.window) if policy.floored_reads else rules
     if "pad into last slot" in policy.faults:
         forward = _PadsIntoLastSlot(rules, geometry.slots)
     if isinstance(engine, OverlapReferenceEngine):

@@ -149,7 +149,10 @@ class Prefill(_Operation, frozen=True, kw_only=True):
 
 
 class Decode(_Operation, frozen=True, kw_only=True):
-    """One decode step of every running request, padded with ``pad`` CUDA-graph rows."""
+    """One decode step of every running request, padded with ``pad`` CUDA-graph rows.
+
+    Where no request runs it is an idle step: the padded rows alone.
+    """
 
     pad: Count = 0
 

@@ -73,6 +73,9 @@ class ReleaseEngine:
     """
 
     overlap: ClassVar[bool] = False
+    request_cap: int = 0
+    """Tokens held back from the match where the release has no cap of its own."""
+
     _server_args: ClassVar[dict[tuple[tuple[str, Any], ...], Any]] = {}
     _published: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
@@ -144,6 +147,10 @@ class ReleaseEngine:
             self._publish_to_process(self._server_args[key])
             ReleaseEngine._published = key
         return self._server_args[key]
+
+    def takes_over(self) -> None:
+        """Be the engine whose configuration this process has, after another one was made."""
+        self._publish_server_args()
 
     def _publish_to_process(self, server_args: Any) -> None:
         set_global_server_args_for_scheduler(server_args)
@@ -298,15 +305,16 @@ class ReleaseEngine:
         return "counted" if self.choice.reuses else "untold"
 
     def _reprefill_tail(self) -> int:
-        """What the tree's own method holds back; 0 where it has none."""
+        """What the tree's own method holds back, where it has none what was put in its place."""
         method = getattr(self.tree, "swa_reprefill_tail_tokens", None)
-        return int(method()) if method is not None else 0
+        return int(method()) if method is not None else self.request_cap
 
     def _hold_back(self, tokens: int) -> None:
-        """Another policy through the release's own cap."""
-        if not hasattr(self.tree, "swa_reprefill_tail_tokens"):
-            raise ValueError(f"{sglang.__version__} has no cap, so it can hold nothing back")
-        self.tree.swa_reprefill_tail_tokens = lambda *_, **__: tokens
+        """Another policy through the release's own cap, or through the one that the fix adds."""
+        if hasattr(self.tree, "swa_reprefill_tail_tokens"):
+            self.tree.swa_reprefill_tail_tokens = lambda *_, **__: tokens
+        else:
+            self.request_cap = tokens
 
     def _tombstones_gate(self) -> bool:
         """Whether a released SWA page ends a match."""
@@ -356,13 +364,17 @@ class ReleaseEngine:
         # The request ends when the scenario says so; the adder reserves one token for it.
         params = SamplingParams(max_new_tokens=1)
         params.normalize(None)
-        self.waiting[request] = Req(
+        req = self.waiting[request] = Req(
             rid=request,
             origin_input_text="",
             origin_input_ids=self._token_ids(tokens),
             sampling_params=params,
             vocab_size=self.model_config.vocab_size,
         )
+        if cap := self.request_cap:
+            # Req.init_next_round_input asks this for its limit: PR #30339 caps it there.
+            limit = req._compute_max_prefix_len
+            req._compute_max_prefix_len = lambda length: max(0, min(limit(length), length - cap))
 
     def _adder(self, budget: int | None) -> Any:
         # Scheduler._get_new_batch_prefill_raw; nothing is reserved for running requests' answers.

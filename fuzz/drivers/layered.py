@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-import msgspec
 import torch
 
 from kvproof.fuzz.drivers.payload import ELEMENTS
@@ -35,6 +34,8 @@ from kvproof.model.facts import (
     Stored,
     Wrote,
 )
+from kvproof.model.forward import FlooredForward
+from kvproof.model.layers import Reading
 from kvproof.model.player import Forward, Lane, Player
 from kvproof.model.scenario import (
     Decode,
@@ -47,7 +48,11 @@ from kvproof.model.scenario import (
     Submit,
     token_ids,
 )
+from kvproof.spec.exact import exact_decode_tail
 from kvproof.spec.pages import page_ceil
+
+TokensOf: TypeAlias = Callable[[str, int, int], Sequence[int]]
+"""Token ids of a request's positions ``[start, end)``."""
 
 
 class LayersDisagreeError(RuntimeError):
@@ -82,6 +87,7 @@ class LayeredForward:
         follow: Callable[[Ring], Forward],
         model: ExactModel,
         ratios: Sequence[int],
+        reading: Reading = "cap",
     ) -> None:
         """Make empty layers.
 
@@ -91,6 +97,7 @@ class LayeredForward:
             follow: what names and follows the rows of one layer, in a ring of payloads.
             model: their weights.
             ratios: see `model.layers.Stack`.
+            reading: the same.
         """
         self.engine = engine
         self.launches = launches
@@ -98,6 +105,9 @@ class LayeredForward:
         self.ratios = tuple(ratios)
         self.traces: dict[int, Trace] = {}
         self.stored: dict[str, Stored] = {}
+        self.reading = reading
+        self.matched: dict[int, int] = {}
+        self.tokens_of: TokensOf | None = None
         device = model.embedding.device
         sizes = Ring.of_pool(engine.kv_pool)
         geometry = engine.geometry
@@ -110,11 +120,30 @@ class LayeredForward:
             zeros = torch.zeros(rows, model.dim, dtype=torch.bfloat16, device=device)
             self.rings.append(replace(sizes, rows=zeros))
             tags = torch.zeros(sizes.pages, ELEMENTS, dtype=torch.bfloat16, device=device)
-            self.provenance.append(follow(replace(sizes, rows=tags)))
+            followed = follow(replace(sizes, rows=tags))
+            if reading == "floored reads":
+                followed = FlooredForward(followed, sizes.window)
+            self.provenance.append(followed)
 
     def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """Read the old window, then scatter the chunk."""
-        return self._launch(lanes, "prefill", beside=True)
+        facts: list[Read | Wrote] = []
+        for lane in lanes:
+            if lane.occupancy in self.matched:
+                continue
+            self.matched[lane.occupancy] = lane.start
+            if self.reading == "rebuild" and lane.start:
+                facts += self._launch([self._replay(lane)], "prefill", beside=True, replays=True)
+        return [*facts, *self._launch(lanes, "prefill", beside=True)]
+
+    def _replay(self, lane: Lane) -> Lane:
+        """The end of what a request reuses, computed again for the rings' sake alone."""
+        assert lane.request is not None
+        assert self.tokens_of is not None, "a rebuild needs the tokens of what is reused"
+        reach = exact_decode_tail(len(self.rings), self.rings[0].window)
+        start = max(0, lane.start - reach)
+        tokens = self.tokens_of(lane.request, start, lane.start)
+        return replace(lane, start=start, end=lane.start, tokens=tokens)
 
     def decode(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """Scatter the queries' own keys, then read."""
@@ -125,7 +154,9 @@ class LayeredForward:
         beside = self.launches.verify_order == "read, then write"
         return self._launch(lanes, "verify", beside=beside)
 
-    def _launch(self, lanes: Sequence[Lane], mode: Mode, *, beside: bool) -> list[Read | Wrote]:
+    def _launch(
+        self, lanes: Sequence[Lane], mode: Mode, *, beside: bool, replays: bool = False
+    ) -> list[Read | Wrote]:
         facts: list[Read | Wrote] = []
         self.stored = {
             lane.request: self._stored(lane.request, lane)
@@ -146,13 +177,25 @@ class LayeredForward:
                 facts = moved
             elif moved != facts:
                 raise LayersDisagreeError(f"layer {layer} moved other rows than layer 1")
-            states, given = self._layer(layer, ring, lanes, states, beside=beside)
+            states, given = self._layer(
+                layer, ring, lanes, states,
+                beside=beside, floored=mode == "prefill" and self.reading == "floored reads",
+                replays=replays,
+            )  # fmt: skip
             self._check_given(layer, ring, given, facts)
             self._keep(layer, lanes, states)
         return facts
 
     def _layer(
-        self, layer: int, ring: Ring, lanes: Sequence[Lane], states: torch.Tensor, *, beside: bool
+        self,
+        layer: int,
+        ring: Ring,
+        lanes: Sequence[Lane],
+        states: torch.Tensor,
+        *,
+        beside: bool,
+        floored: bool,
+        replays: bool,
     ) -> tuple[torch.Tensor, list[list[int]]]:
         """States above a layer, and the rows of the buffer that each query was given."""
         weights, ratio = self.model.layers[layer - 1], self.ratios[layer - 1]
@@ -160,7 +203,7 @@ class LayeredForward:
         firsts: list[int] = []
         for lane in lanes:
             firsts += [len(firsts)] * (lane.end - lane.start)
-        table = self._compress(layer, ring, lanes, ratio) if ratio else None
+        table = self._compress(layer, ring, lanes, ratio, replays=replays) if ratio else None
         queries = Queries(
             q=weights.queries(states),
             keys=weights.keys(states),
@@ -171,13 +214,19 @@ class LayeredForward:
             # Past a store, each token is its own last one, so that none is filtered out.
             final_positions=[lane.end - 1 if beside else position for lane, position in tokens],
             table=table,
+            floors=[self.matched[lane.occupancy] for lane, _ in tokens] if floored else None,
         )
         attend = self.launches.beside if beside else self.launches.after_store
         attended, given = attend(ring, queries, ratio=ratio)
         return weights.update(states, attended), given
 
-    def _compress(self, layer: int, ring: Ring, lanes: Sequence[Lane], ratio: int) -> torch.Tensor:
-        """Write the rows that these lanes complete; the rows that each of their queries sees."""
+    def _compress(
+        self, layer: int, ring: Ring, lanes: Sequence[Lane], ratio: int, *, replays: bool
+    ) -> torch.Tensor:
+        """Write the rows that these lanes complete; the rows that each of their queries sees.
+
+        A replay finds its rows in the tree, and leaves them as they are.
+        """
         weights = self.model.layers[layer - 1]
         seen: list[list[int]] = []
         for lane in lanes:
@@ -194,7 +243,7 @@ class LayeredForward:
                 )
             trace = self.traces[lane.occupancy]
             for position, place in enumerate(places, lane.start):
-                if place >= 0:
+                if place >= 0 and not replays:
                     below = trace.above(layer - 1, position + 1 - ratio, position + 1)
                     ring.rows[ring.pages + place] = weights.pooled(below)
             seen += visible
@@ -250,18 +299,37 @@ class _Lease:
     computed: int
 
 
+class Make(Protocol):
+    """What makes a fresh engine, and the layers behind it."""
+
+    def __call__(self, geometry: Geometry, *, alone: bool) -> tuple[Any, LayeredForward]:
+        """For a scenario, or for one of its requests alone: then without its seeded faults."""
+
+
 @dataclass(slots=True)
 class LayeredPlayer:
-    """Plays a scenario through the layers, and each of its requests alone on an empty cache."""
+    """Plays a scenario through the layers, and each of its requests alone on an empty cache.
 
-    make: Callable[[Geometry], tuple[Any, LayeredForward]]
+    Alone a request does not draft: what a verify keeps must be what plain decodes compute, one
+    token at a time. Overlapped steps are refused: a log does not tell whose compressed rows a page
+    holds while the step that publishes it and the next one are both in flight.
+    """
+
+    make: Make
     ratios: tuple[int, ...]
+    compared: str = ""
     _cold: dict[tuple[int, ...], Trace] = field(default_factory=dict)
+    _noises: dict[tuple[tuple[int, ...], int], float] = field(default_factory=dict)
 
     def play(self, scenario: Scenario) -> Iterator[Fact]:
         """Yield the facts of the scenario, and before each release how its request departs."""
-        engine, forward = self.make(scenario.geometry)
+        if scenario.geometry.overlap:
+            raise ValueError("overlapped steps do not go through the layers")
+        engine, forward = self.make(scenario.geometry, alone=False)
         player = Player(engine=engine, forward=forward)
+        forward.tokens_of = lambda name, start, end: token_ids(
+            player.texts, player.requests[name].prompt, start, end
+        )
         leases: dict[str, _Lease] = {}
         occupancies = 0
         for fact in player.play(scenario):
@@ -280,6 +348,7 @@ class LayeredPlayer:
                     yield forward.stored[fact.request]
                 case Released():
                     yield from self._compared(fact.request, leases, forward, player, scenario)
+                    engine.takes_over()
                 case Ended():
                     for name in [*leases]:
                         yield from self._compared(name, leases, forward, player, scenario)
@@ -296,6 +365,8 @@ class LayeredPlayer:
         lease = leases.pop(name, None)
         if lease is None or lease.computed == lease.matched:
             return
+        if not name.startswith(self.compared):
+            return
         trace = forward.traces.pop(lease.occupancy)
         cold = self._cold_run(lease, player.texts, scenario)
         layers = range(1, len(self.ratios) + 1)
@@ -308,18 +379,29 @@ class LayeredPlayer:
                 tuple(relative_error(trace.above(at, start, end), cold.above(at, start, end)))
                 for at in layers
             ),
-            rows=tuple(
-                tuple(relative_error(trace.rows[at], cold.rows[at][: len(trace.rows[at])]))
-                for at in layers
-            ),
+            rows=tuple(tuple(self._row_errors(at, end, trace, cold)) for at in layers),
             # Without reuse the run is itself a second batching of the cold one.
             noise=self._noise(lease, cold, player.texts, scenario) if start else 0.0,
         )
+
+    def _row_errors(self, layer: int, end: int, found: Trace, cold: Trace) -> list[float]:
+        """Of the rows that are complete at ``end``: a draft's last query sees more."""
+        ratio = self.ratios[layer - 1]
+        seen = found.rows[layer][: end // ratio if ratio else 0]
+        return relative_error(seen, cold.rows[layer][: len(seen)])
 
     def _noise(
         self, lease: _Lease, cold: Trace, texts: Mapping[str, int], scenario: Scenario
     ) -> float:
         """Largest error of a cold run in chunks of a page against one in a single chunk."""
+        key = (tuple(token_ids(texts, lease.prompt, 0, lease.computed)), lease.prompt_len)
+        if key not in self._noises:
+            self._noises[key] = self._measured_noise(lease, cold, texts, scenario)
+        return self._noises[key]
+
+    def _measured_noise(
+        self, lease: _Lease, cold: Trace, texts: Mapping[str, int], scenario: Scenario
+    ) -> float:
         size = scenario.geometry.page_size
         chunks = page_ceil(lease.prompt_len, size) // size
         chunked = self._alone(
@@ -329,8 +411,7 @@ class LayeredPlayer:
         for layer in range(1, len(self.ratios) + 1):
             states = chunked.above(layer, 0, lease.computed)
             errors += relative_error(states, cold.above(layer, 0, lease.computed))
-            seen = chunked.rows[layer]
-            errors += relative_error(seen, cold.rows[layer][: len(seen)])
+            errors += self._row_errors(layer, lease.computed, chunked, cold)
         return max(errors)
 
     def _cold_run(self, lease: _Lease, texts: Mapping[str, int], scenario: Scenario) -> Trace:
@@ -350,7 +431,7 @@ class LayeredPlayer:
         prefills: Sequence[Operation],
     ) -> Trace:
         geometry = _roomy(scenario.geometry)
-        engine, forward = self.make(geometry)
+        engine, forward = self.make(geometry, alone=True)
         # One that was retracted comes back with its answer as part of its prompt.
         *pieces, last = lease.prompt
         prompt = (*pieces, Piece(last.text, max(last.until, lease.prompt_len)))
@@ -370,6 +451,11 @@ class LayeredPlayer:
 
 
 def _roomy(geometry: Geometry) -> Geometry:
-    """Room for a whole prompt at once, where a hit needed room for its tail alone."""
+    """Plain decodes, and room for a whole prompt where a hit needed room for its tail alone."""
     tokens = geometry.pool_tokens + max(geometry.pool_tokens, 4 * geometry.page_size)
-    return msgspec.structs.replace(geometry, pool_tokens=tokens, swa_tokens=tokens)
+    return Geometry(
+        window=geometry.window,
+        page_size=geometry.page_size,
+        slots=geometry.slots,
+        pool_tokens=tokens,
+    )

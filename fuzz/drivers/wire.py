@@ -12,6 +12,7 @@ import msgspec
 
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.engines.probe_process import ShimNote
+from kvproof.model.layers import Reading
 from kvproof.model.scenario import Scenario
 
 Backend: TypeAlias = Literal["none", "rules"] | KernelBackend
@@ -26,12 +27,16 @@ class Layering(msgspec.Struct, frozen=True, kw_only=True):
         heads: query heads.
         dim: width of a key; at least 32 where a decode's keys are split.
         seed: of the weights.
+        reading: what a prefill does about a reused prefix; no release does but ``cap``.
+        compared: how the names of requests begin that are compared with a cold run; empty for all.
     """
 
     ratios: tuple[int, ...]
     heads: int = 2
     dim: int = 32
     seed: int = 0
+    reading: Reading = "cap"
+    compared: str = ""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -246,18 +246,20 @@ def _layered_builder(family: Family, options: Options, adapter: Any, layering: L
         launches: LayerLaunches = rules if order.backend == "rules" else kernels
         follow = by_rules if order.backend == "rules" else by_kernels
 
-        def make(geometry: Geometry) -> tuple[Any, LayeredForward]:
+        def make(geometry: Geometry, *, alone: bool) -> tuple[Any, LayeredForward]:
             engine = adapter(
                 geometry=geometry,
                 construction=options.construction,
                 backend="rules" if order.backend == "rules" else label,
+                rows_short=0 if alone else options.rows_short,
+                held_back=None if alone else options.held_back,
             )
             return engine, LayeredForward(
                 engine=engine, launches=launches, follow=follow, model=model,
-                ratios=layering.ratios,
+                ratios=layering.ratios, reading="cap" if alone else layering.reading,
             )  # fmt: skip
 
-        return LayeredPlayer(make=make, ratios=layering.ratios)
+        return LayeredPlayer(make=make, ratios=layering.ratios, compared=layering.compared)
 
     return build
 

@@ -21,15 +21,15 @@ from kvproof.model.monitor import check
 from kvproof.model.scenario import Scenario
 
 RATIOS = (0, 2, 1)
-EXAMPLES = 8
+EXAMPLES = 12
 
 
 def test_taint_says_what_the_floats_say(target: Target) -> None:
     """Of every state and every compressed row that a query saw, in random scenarios."""
     if not target.has_ring:
         pytest.skip(f"{target.name} has no ring")
-    # Drafts do not go through the floats.
-    sizes = replace(target.sizes, page_sizes=(2, 4), pool_tokens=(64, 40, 32), draft_tokens=(1,))
+    # Overlapped steps do not go through the layers.
+    sizes = replace(target.sizes, page_sizes=(2, 4), pool_tokens=(64, 40, 32), overlaps=(0,))
     stack = Stack(ratios=RATIOS)
     seen = {"compared": 0, "departed": 0}
     with target.process(layering=Layering(ratios=RATIOS)) as process:
@@ -52,7 +52,7 @@ def test_taint_says_what_the_floats_say(target: Target) -> None:
 
         agree()
     assert seen["compared"] > 300, "hardly anything was compared"
-    assert seen["departed"] > 2, "hardly any request departed from its cold run"
+    assert seen["departed"], "no request departed from its cold run"
 
 
 @pytest.mark.parametrize(("ratios", "window", "page_size"), [((0, 0), 2, 2), ((0, 2), 2, 2)])
@@ -75,9 +75,10 @@ def test_the_smallest_exact_tail_is_the_theorems(
 
 def test_a_point_that_is_not_the_theorems_says_so() -> None:
     point = Point(
-        target="t", backend="b", ratios=(0, 0), window=3, page_size=1, matched_len=3, bound=5,
+        target="t", backend="b", ratios=(0, 0), window=3, page_size=1, heads=2, dim=32,
+        seed=0, matched_len=3, bound=5,
         longest=8, exact_from=5, exact_below=(), confirmed={4: False, 5: True}, states=1,
-        disagree=False, noise=0.0, seconds=0.0,
+        disagree=False, noise=0.0, seconds=0.0, machine="m",
     )  # fmt: skip
     assert point.as_expected
     for change in (

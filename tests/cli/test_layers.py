@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -84,6 +85,17 @@ def test_what_cannot_be_asked_is_refused(scenario: Path, log: Path) -> None:
     assert "are no ratios" in refused("check", str(log), "--ratios", "0,x")
     assert "at least one layer" in refused("layers", "--layers", "0")
     assert "is no size" in refused("layers", "--size", "3")
+
+
+def test_overlapped_steps_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "overlap.scenario"
+    geometry = msgspec.structs.replace(POISON.geometry, overlap=1)
+    file.write_bytes(encode_text(msgspec.structs.replace(POISON, geometry=geometry)))
+    assert "do not go through the layers" in refused("replay", str(file), "--layers", "2")
+    log = tmp_path / "overlap.jsonl"
+    facts = reference_player(geometry).play(msgspec.structs.replace(POISON, geometry=geometry))
+    log.write_bytes(b"".join(encode_fact(fact) for fact in facts))
+    assert "not followed through layers" in refused("check", str(log), "--layers", "2")
 
 
 def test_ratios_repeat_over_the_layers() -> None:

@@ -1,7 +1,8 @@
 """A real HTTP server that serves a layered run of the model, in both formats, and fails on demand.
 
-Behind it is the reference engine with its slots, tree and cap; outputs are digests through the
-layers, so a stale row that reaches an output changes it.
+Behind it is the reference engine with its slots, tree and cap. Outputs are digests through the
+layers, or the states of the layered run itself (`LayeredForward`, by the rules), whose arithmetic
+is exact: either way a stale row that reaches an output changes it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any, Literal
 
+import torch
+
+from kvproof.fuzz.drivers.layered import LayeredForward
+from kvproof.kernels.exact_model import ExactModel
+from kvproof.kernels.layer import LayerRules
 from kvproof.model.digests import Digests
 from kvproof.model.facts import Admitted, Step
+from kvproof.model.forward import RuleForward
 from kvproof.model.layers import Stack
 from kvproof.model.player import Player
-from kvproof.model.reference import Policy, reference_player
+from kvproof.model.reference import Policy, ReferenceEngine, reference_player
 from kvproof.model.scenario import (
     Decode,
     Finish,
@@ -80,8 +88,60 @@ class Model:
                     if isinstance(fact, Admitted):
                         reused = fact.matched_len
                 self.digests.feed(self.player.engine.pools())
-            _, outputs = self.digests.outputs[-1]
-            return [output.hex() for output in outputs], reused
+            return self._answer(len(ids), output_len), reused
+
+    def _answer(self, prompt_len: int, output_len: int) -> list[str]:
+        """Outputs of the request that has just ended."""
+        _, outputs = self.digests.outputs[-1]
+        return [output.hex() for output in outputs]
+
+
+class LayeredModel(Model):
+    """The same with a stack of layers behind it, whose buffers outlive the requests."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        engine = self.player.engine
+        assert isinstance(engine, ReferenceEngine)
+        pool = SimpleNamespace(
+            get_unified_kv=lambda _layer: torch.zeros(0),
+            unified_swa_window=self.window,
+            unified_swa_ring_size=engine.stride,
+            unified_swa_pages=(self.slots + 1) * engine.stride,
+        )
+        order = self.policy.verify_order
+        self.layered = LayeredForward(
+            engine=SimpleNamespace(
+                kv_pool=pool,
+                geometry=engine.geometry,
+                requests=SimpleNamespace(req_to_token=PageTable(engine)),
+            ),
+            launches=LayerRules(verify_order=order),
+            follow=lambda ring: RuleForward(
+                window=ring.window, stride=ring.stride, verify_order=order
+            ),
+            model=ExactModel.seeded(0, layers=self.stack.layers, heads=2, dim=16, device="cpu"),
+            ratios=self.stack.ratios,
+        )
+        self.player.forward = self.layered
+
+    def _answer(self, prompt_len: int, output_len: int) -> list[str]:
+        trace = self.layered.traces.pop(self.player.occupancies)
+        first = prompt_len - 1
+        states = trace.above(self.stack.layers, first, first + output_len)
+        return [f"{number & (2**64 - 1):x}" for number in states[:, 0].tolist()]
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """``req_to_token`` of the reference engine: locations of a slot's positions."""
+
+    engine: ReferenceEngine
+
+    def __getitem__(self, at: tuple[int, slice]) -> torch.Tensor:
+        slot, positions = at
+        [holding] = [one for one in self.engine.pools().holdings if one.slot == slot]
+        return torch.tensor(holding.locs[positions])
 
 
 @dataclass

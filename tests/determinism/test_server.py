@@ -17,7 +17,7 @@ from kvproof.determinism.prompts import FILLER
 from kvproof.model.layers import Stack
 from kvproof.model.reference import Policy
 
-from .served import Model, Served, Trouble, free_port, serve
+from .served import LayeredModel, Model, Served, Trouble, free_port, serve
 
 SMALL = (
     "--window", "4", "--prefix-len", "16", "--requests", "10", "--churn", "22", "--churn-len", "8",
@@ -37,10 +37,11 @@ def start() -> Iterator[Start]:
     with ExitStack() as running:
 
         def start(
-            policy: Policy = UNCAPPED, *, api: Api = "sglang", layers: int = 1, **options: Any
-        ) -> Served:
-            model = Model(policy, Stack.of(layers=layers))
-            return running.enter_context(serve(Served(model, api, **options)))
+            policy: Policy = UNCAPPED, *, api: Api = "sglang", layers: int = 1,
+            model: type[Model] = Model, **options: Any,
+        ) -> Served:  # fmt: skip
+            behind = model(policy, Stack.of(layers=layers))
+            return running.enter_context(serve(Served(behind, api, **options)))
 
         yield start
 
@@ -83,6 +84,20 @@ def test_a_capped_engine_does_not(start: Start, tmp_path: Path, api: Api) -> Non
     result = measured(start(CAPPED, api=api), tmp_path, code=0)
     assert result["judgement"]["status"] == "holds"
     assert {row["off"] for row in result["judgement"]["rows"]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "layers", "exceeding"), [(UNCAPPED, 1, {1, 2, 3}), (CAPPED, 2, {4, 6})]
+)
+@pytest.mark.parametrize("api", ["sglang", "openai"])
+def test_the_layered_run_behind_http(
+    start: Start, tmp_path: Path, api: Api, policy: Policy, layers: int, exceeding: set[int]
+) -> None:
+    """The states of a stack of layers are what is served; X3's bound is what diverges."""
+    served = start(policy, api=api, layers=layers, model=LayeredModel)
+    result = measured(served, tmp_path, "--floor", "cold", code=1)
+    assert {t for t, v in verdicts(result).items() if v == "exceeds the floor"} == exceeding
+    assert {row["off"] for row in result["judgement"]["rows"] if row["kind"] == "cold"} == {0}
 
 
 def test_the_cold_control_shows_that_a_floor_is_none(start: Start, tmp_path: Path) -> None:

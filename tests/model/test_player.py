@@ -104,7 +104,7 @@ NOTHING_TO_DO: dict[str, tuple[list[Operation], Operation, str]] = {
     "prefill without pages": (
         [*arrive("A", 20), submit("B", 20)], Prefill(request="B"), "5 pages are needed, 3 are free",
     ),
-    "decode of nobody": ([], Decode(pad=2), "no request is running"),
+    "decode of nobody": ([], Decode(), "no request is running"),
     "decode of a waiting request": ([submit("A", 5)], Decode(), "no request is running"),
     "decode of a prefilling request": (PREFILLING, Decode(), "no request is running"),
     "decode without pages": (arrive("A", 32), Decode(), "1 pages are needed, 0 are free"),
