@@ -27,6 +27,7 @@ from kvproof.cli import (
     fuzz,
     kernels,
     layers,
+    mutants,
     policy,
     prove,
     record,
@@ -118,3 +119,4 @@ app.command()(policy.policy)
 app.command()(determinism.determinism)
 app.command()(runs.runs)
 app.command()(defects.defects)
+app.command()(mutants.mutants)
