@@ -25,6 +25,7 @@ from kvproof.cli import (
     explain,
     files,
     fuzz,
+    gate,
     kernels,
     layers,
     mutants,
@@ -120,3 +121,4 @@ app.command()(determinism.determinism)
 app.command()(runs.runs)
 app.command()(defects.defects)
 app.command()(mutants.mutants)
+app.command("gate")(gate.gate_)
