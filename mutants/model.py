@@ -20,16 +20,18 @@ ModelArea: TypeAlias = Literal["ring", "cap", "tree", "pools", "translation", "s
 _PAGED = Sizes(swa_shares=(2, 1, 4))
 _DRAFTING = Sizes(swa_shares=(2, 1), draft_tokens=(3, 2))
 _OVERLAPPED = Sizes(draft_tokens=(1, 2), pool_tokens=(64, 40, 32), overlaps=(1,))
+_OVERLAPPED_DRAFTS = Sizes(draft_tokens=(2, 3), pool_tokens=(64, 40, 32), overlaps=(1,))
 
 ASKS_FOR: Mapping[Fault, tuple[Sizes, Policy]] = {
     "cursor past the window": (_DRAFTING, Policy(paged_swa=True)),
     "cursor never moves": (
-        Sizes(swa_shares=(4, 2), pool_tokens=(64, 40)), Policy(paged_swa=True),
+        Sizes(swa_shares=(4,), pool_tokens=(40, 64), windows=(2, 3, 4)), Policy(paged_swa=True),
     ),
     "window released twice": (_PAGED, Policy(paged_swa=True, early_release=True)),
     "cursor counts tokens, not entries": (
         _PAGED, Policy(paged_swa=True, bigram_keys=True, slides_before_insert=True),
     ),
+    "draft extend reads the table": (_OVERLAPPED_DRAFTS, Policy()),
     "window by scheduled length": (_OVERLAPPED, Policy(window_pages=True)),
 }  # fmt: skip
 """Sizes and policy that a fault needs beyond those of its kind."""
