@@ -28,6 +28,7 @@ from kvproof.cli import (
     gate,
     kernels,
     layers,
+    marks,
     mutants,
     policy,
     prove,
@@ -122,3 +123,4 @@ app.command()(runs.runs)
 app.command()(defects.defects)
 app.command()(mutants.mutants)
 app.command("gate")(gate.gate_)
+app.command("marks")(marks.marks_)

@@ -65,7 +65,7 @@ def mutants(
         typer.Option("--oracle", help=f"Ask {', '.join(ORACLES)} alone; repeatable."),
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List them, and run nothing.")] = False,
-    time: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="For one search.")] = 60.0,
+    time: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="For one search.")] = 30.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn and of the solver.")] = 0,
     resume: Annotated[
         Path | None,

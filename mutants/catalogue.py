@@ -8,6 +8,7 @@ of their kernels (`proofs.kernels.mutants`).
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -91,7 +92,9 @@ class Mutant:
     @property
     def digest(self) -> str:
         """Of what is changed: a result of an earlier version of a mutant is none of this one's."""
-        told = "\n".join((self.key, self.where, self.change, repr(self.oracles), self.equivalent))
+        # A rule's edit names its function object, which is another one each time.
+        subject = "" if isinstance(self.subject, RuleEdit) else repr(self.subject)
+        told = "\n".join((self.key, self.where, self.change, repr(self.oracles), subject))
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
@@ -138,10 +141,12 @@ def _engines() -> Iterator[Mutant]:
 
 
 def _kernels() -> Iterator[Mutant]:
+    numbers: Counter[str] = Counter()
     for edit in KERNEL_EDITS:
+        numbers[edit.kernel] += 1
         yield Mutant(
             layer="kernel",
-            name=f"{edit.kernel}: {edit.text} -> {edit.by}",
+            name=f"{edit.kernel.strip('_')} {numbers[edit.kernel]}",
             area="kernels",
             where=edit.kernel,
             change=f"{edit.text} -> {edit.by}",

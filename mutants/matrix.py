@@ -220,7 +220,7 @@ class Oracles:
 
     store: EngineStore = field(default_factory=EngineStore)
     seed: int = 0
-    seconds: float = 60.0
+    seconds: float = 30.0
     report: Callable[[str], None] = field(default=lambda _: None)
     _process: tuple[Target, EngineProcess] | None = None
     _logs: list[tuple[str, list[list[Fact]], Broken]] | None = None
