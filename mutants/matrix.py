@@ -200,11 +200,16 @@ Judge: TypeAlias = Callable[[Scenario], Broken]
 """What breaks in a scenario, by ``invariant/cause``."""
 
 
-def _broken(log: Iterable[Fact]) -> Broken:
+def broken_in(log: Iterable[Fact]) -> Broken:
+    """What breaks in a log, or that the engine stopped itself; a time that ran out is nothing."""
     monitor = check(log)
     broken = {"/".join(each) for each in monitor.violations}
     error = monitor.engine_error
-    if error is not None and not error.message.startswith(NO_PROGRAM):
+    if (
+        error is not None
+        and error.cause != "timed out"
+        and not error.message.startswith(NO_PROGRAM)
+    ):
         broken.add(f"engine {error.cause}: {error.message.partition(' ')[0].rstrip(':')}")
     return broken
 
@@ -285,7 +290,7 @@ class Oracles:
                 for log in logs:
                     judged += 1
                     try:
-                        found |= _broken(log)
+                        found |= broken_in(log)
                     except Exception as error:  # whatever a wrong rule leads to
                         found.add(f"the monitor fails: {type(error).__name__}")
                     if new := found - without:
@@ -314,7 +319,7 @@ class Oracles:
                 keep, scenarios_of(target, PROFILES["default"]), seed_number=self.seed,
                 sequences=LOGS_OF_EACH, seconds=10 * self.seconds,
             )  # fmt: skip
-            yield name, logs, set().union(*map(_broken, logs))
+            yield name, logs, set().union(*map(broken_in, logs))
 
     def _by_model(self, one: ModelMutant) -> Cell:
         if one.faulty is None:
@@ -322,19 +327,19 @@ class Oracles:
             drawn = forward_scenarios(any_caller=False)
 
             def mutated(scenario: Scenario) -> Broken:
-                return _broken(forward_player(scenario.geometry, departure).play(scenario))
+                return broken_in(forward_player(scenario.geometry, departure).play(scenario))
 
             def sound(scenario: Scenario) -> Broken:
-                return _broken(forward_player(scenario.geometry, "none").play(scenario))
+                return broken_in(forward_player(scenario.geometry, "none").play(scenario))
         else:
             faulty, right = one.faulty, one.sound or Policy()
             drawn = scenarios(one.sizes)
 
             def mutated(scenario: Scenario) -> Broken:
-                return _broken(reference_player(scenario.geometry, faulty).play(scenario))
+                return broken_in(reference_player(scenario.geometry, faulty).play(scenario))
 
             def sound(scenario: Scenario) -> Broken:
-                return _broken(reference_player(scenario.geometry, right).play(scenario))
+                return broken_in(reference_player(scenario.geometry, right).play(scenario))
 
         return self._sought(drawn, mutated, sound)
 
@@ -348,7 +353,7 @@ class Oracles:
         backend: Backend = process.backend if by_kernels else "rules"
 
         def play(mutant: str) -> Judge:
-            return lambda scenario: _broken(
+            return lambda scenario: broken_in(
                 process.play(scenario, timeout=PLAY_TIMEOUT_S, backend=backend, mutant=mutant)
             )
 

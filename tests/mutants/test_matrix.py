@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -13,11 +14,13 @@ from typer.testing import CliRunner
 
 from kvproof.cli import app
 from kvproof.cli.mutants import BEGIN, END
-from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.store import EngineStore
-from kvproof.model.scenario import BadFileError
+from kvproof.model.facts import EngineError
+from kvproof.model.reference import reference_player
+from kvproof.model.scenario import BadFileError, Geometry, Scenario
 from kvproof.mutants.catalogue import Mutant, Oracle, catalogue
-from kvproof.mutants.matrix import Cell, Oracles, Progress, State, row_of, score_of
+from kvproof.mutants.matrix import Cell, Oracles, Progress, State, broken_in, row_of, score_of
 from kvproof.mutants.model import ModelMutant
 
 
@@ -112,7 +115,7 @@ def installed(*names: str) -> None:
     try:
         for name in names:
             EngineStore().find(name)
-    except EngineError as error:
+    except SetupError as error:
         pytest.skip(str(error))
 
 
@@ -131,6 +134,23 @@ def test_mutants_of_a_release_are_killed_by_short_campaigns() -> None:
     assert "LOCK/" in by["window lock skipped"].by
     assert "CURSOR/too-far" in by["window released too early"].by
     assert by["split forgets a tombstone"].by == "engine raised: AssertionError"
+
+
+@pytest.mark.parametrize(
+    ("cause", "message", "broken"),
+    [
+        ("raised", "AssertionError: node is locked at sglang/x.py:1 in f", {"AssertionError"}),
+        ("raised", "NameError: name 'Node' is not defined", set()),
+        ("timed out", "no end within 60 s", set()),
+    ],
+)
+def test_a_mutant_that_is_no_program_or_takes_long_is_no_kill(
+    cause: Literal["raised", "timed out"], message: str, broken: set[str]
+) -> None:
+    geometry = Geometry(window=4, page_size=1, slots=1, pool_tokens=16)
+    log = list(reference_player(geometry).play(Scenario(geometry=geometry, operations=())))
+    log[-1] = EngineError(cause=cause, message=message)
+    assert broken_in(log) == {f"engine raised: {each}" for each in broken}
 
 
 # The command
