@@ -18,7 +18,7 @@ INSTALL := $(PIP) install --constraint constraints.txt
 # Strict: only the packages' own files are importable, as in a real install. The link tree that
 # makes it so is built at install time, hence again whenever a file comes or goes.
 EDITABLE := --no-build-isolation --config-settings editable_mode=strict --editable
-PACKAGES := cli determinism fuzz kernels model proofs record spec triage
+PACKAGES := cli determinism fuzz kernels model mutants proofs record spec triage
 
 .PHONY: help
 help: ## Show this list

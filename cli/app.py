@@ -26,8 +26,11 @@ from kvproof.cli import (
     explain,
     files,
     fuzz,
+    gate,
     kernels,
     layers,
+    marks,
+    mutants,
     policy,
     prove,
     record,
@@ -122,3 +125,6 @@ app.command()(runs.runs)
 app.command()(defects.defects)
 app.command()(vectors.vectors)
 app.command()(drift.drift)
+app.command()(mutants.mutants)
+app.command("gate")(gate.gate_)
+app.command("marks")(marks.marks_)

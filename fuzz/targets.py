@@ -21,7 +21,7 @@ from kvproof.fuzz.constructions import (
     has_ring,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
-from kvproof.fuzz.drivers.wire import Layering, Options
+from kvproof.fuzz.drivers.wire import FunctionEdit, Layering, Options
 from kvproof.fuzz.strategies import Sizes
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import family_of
@@ -124,6 +124,7 @@ class Target:
         kernels: KernelBackend = "interpreter",
         layering: Layering | None = None,
         held_back: int | None = None,
+        mutants: tuple[FunctionEdit, ...] = (),
     ) -> EngineProcess:
         """The target's process, not yet started.
 
@@ -133,6 +134,7 @@ class Target:
             kernels: where the real kernels run.
             layering: layers to run on them.
             held_back: tokens that its cap is to hold back, instead of what the release says.
+            mutants: edits of its code that a play may ask for.
 
         Raises:
             EngineError: the target's kernels cannot run there.
@@ -152,6 +154,7 @@ class Target:
                 kernels=kernels,
                 layering=layering,
                 held_back=held_back,
+                mutants=mutants,
             ),
         )
 

@@ -66,7 +66,7 @@ def inventory(
     modules = sorted({place.partition(":")[0] for place in steps})
     found: dict[str, TritonFunction] = {}
     for module in modules:
-        for function in _functions(root, module):
+        for function in triton_functions(root, module):
             place = f"{module}:{function.name}"
             fingerprint = _fingerprint(function)
             found[place] = TritonFunction(
@@ -98,12 +98,15 @@ def recorded() -> Mapping[str, Mapping[str, str]]:
     return families
 
 
-def _functions(root: Path, module: str) -> Iterator[ast.FunctionDef]:
-    """Functions that are decorated with ``triton.jit``, wherever they stand in the module."""
+def triton_functions(root: Path, module: str) -> Iterator[ast.FunctionDef]:
+    """Functions of a module that are decorated with ``triton.jit``, wherever they stand in it."""
     path = root / Path(*module.split(".")).with_suffix(".py")
     if not path.is_file():
         return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    if ".jit" not in source:  # parsing takes most of the time
+        return
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
             yield node
 

@@ -133,6 +133,7 @@ class EngineProcess:
         timeout: float,
         backend: Backend | None = None,
         snapshots: bool = True,
+        mutant: str = "",
     ) -> list[Fact]:
         """Play one scenario on a fresh engine.
 
@@ -142,6 +143,7 @@ class EngineProcess:
                 runs them.
             timeout: seconds for the whole scenario; the engine's import is not part of it.
             snapshots: see `wire.Play`.
+            mutant: see `wire.Play`.
 
         Returns:
             The log. It ends with `Ended`, or with the `EngineError` that ended it early.
@@ -149,7 +151,10 @@ class EngineProcess:
         Raises:
             kernels.engines.errors.EngineError: the engine cannot be started.
         """
-        return list(self.stream(scenario, timeout=timeout, backend=backend, snapshots=snapshots))
+        facts = self.stream(
+            scenario, timeout=timeout, backend=backend, snapshots=snapshots, mutant=mutant
+        )
+        return list(facts)
 
     def stream(
         self,
@@ -158,12 +163,16 @@ class EngineProcess:
         timeout: float,
         backend: Backend | None = None,
         snapshots: bool = True,
+        mutant: str = "",
     ) -> Iterator[Fact]:
         """`play`, fact by fact as they come, for a log that is too long to hold."""
         self.start()
         deadline = time.monotonic() + timeout
         try:
-            order = Play(scenario=scenario, backend=backend or self.backend, snapshots=snapshots)
+            order = Play(
+                scenario=scenario, backend=backend or self.backend, snapshots=snapshots,
+                mutant=mutant,
+            )  # fmt: skip
             self._send(msgspec.json.encode(order) + b"\n")
             while True:
                 fact = self._fact(deadline, timeout)

@@ -39,6 +39,24 @@ class Layering(msgspec.Struct, frozen=True, kw_only=True):
     compared: str = ""
 
 
+class FunctionEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """A mutant of an engine: one place of one of its functions replaced, in memory.
+
+    The text is a key to a place in the release's own source, which stays where it is installed.
+
+    Attributes:
+        name: a few words; every log of the mutated engine names it.
+        place: ``module:function`` or ``module:Class.method``, as `pkgutil.resolve_name` takes it.
+        text: what is replaced; occurs once in the function's body.
+        by: what stands there instead.
+    """
+
+    name: str
+    place: str
+    text: str
+    by: str
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How an engine's process plays scenarios.
 
@@ -51,6 +69,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         held_back: what the tree's own `swa_reprefill_tail_tokens` is made to return: another
             policy through the release's own cap; None to leave it alone.
         layering: layers to run behind the ring; None for the rows of a single one alone.
+        mutants: edits of the engine's code that a play may ask for; see `Play.mutant`.
     """
 
     construction: str = "registry"
@@ -60,6 +79,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rows_short: int = 0
     held_back: int | None = None
     layering: Layering | None = None
+    mutants: tuple[FunctionEdit, ...] = ()
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +88,14 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         backend: who names its ring rows.
         snapshots: whether pools and tree are part of the log; with large ones they are most of it.
+        mutant: name of the process's mutant that is in place while this is played; empty for the
+            release as it is.
     """
 
     scenario: Scenario
     backend: Backend
     snapshots: bool = True
+    mutant: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

@@ -17,10 +17,13 @@ from pathlib import PurePath
 from typing import IO, Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from kvproof.fuzz.constructions import BY_FAMILY, has_ring
+from kvproof.fuzz.drivers import mutants
 from kvproof.fuzz.drivers.wire import (
     Backend,
+    FunctionEdit,
     Layering,
     Options,
     Play,
@@ -189,6 +192,40 @@ def load(options: Options) -> tuple[Ready, Build]:
     return _ready(family, notes), build
 
 
+class _MutatedPlays:
+    """A player of an engine that is edited for as long as it plays, and whose logs say so."""
+
+    def __init__(self, build: Build, order: Play, mutant: mutants.Prepared) -> None:
+        self._build = build
+        self._order = order
+        self._mutant = mutant
+
+    def play(self, scenario: Scenario) -> Iterator[Fact]:
+        """Yield the facts as they happen; the first names the mutant with the target."""
+        with self._mutant.applied():
+            for fact in self._build(self._order).play(scenario):
+                if isinstance(fact, Started):
+                    yield replace(fact, target=f"{fact.target}, mutant {self._order.mutant!r}")
+                else:
+                    yield fact
+
+
+def with_mutants(build: Build, edits: Iterable[FunctionEdit]) -> Build:
+    """Have a play edit the engine where it asks for it.
+
+    Raises:
+        SetupError: the engine has not what an edit changes.
+    """
+    prepared = {edit.name: mutants.prepare(edit) for edit in edits}
+
+    def build_mutated(order: Play) -> Plays:
+        if not order.mutant:
+            return build(order)
+        return _MutatedPlays(build, order, prepared[order.mutant])
+
+    return build_mutated
+
+
 @cache
 def _overlapping(adapter: Any) -> Any:
     """Imported when it is asked for: 0.5.12 has not what it needs."""
@@ -300,6 +337,7 @@ def main(arguments: list[str]) -> None:
     with open_wire() as wire:
         try:
             ready, build = load(options)
+            build = with_mutants(build, options.mutants)
         except SetupError as error:
             wire.write(msgspec.json.encode(Unusable(cause=error.cause, fix=error.fix)) + b"\n")
             return
