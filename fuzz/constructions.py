@@ -60,7 +60,6 @@ class Construction:
         reuses: whether there is a tree that keeps prefixes.
         arguments: of the server.
         environment: variables of the engine that an operator may set.
-        needs: why a machine without a GPU cannot play it; empty if it can.
         by_name: whether it is played only where it is asked for by name: a variant of another.
     """
 
@@ -69,16 +68,22 @@ class Construction:
     reuses: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    needs: str = ""
     by_name: bool = False
+
+    @property
+    def has_host_pool(self) -> bool:
+        """Whether what leaves the device's pools is kept in the host's memory."""
+        return "enable_hierarchical_cache" in self.arguments
 
 
 # A server on a GPU sets the chunk's size by itself; without one some releases take another class.
-_HOST_POOL: dict[str, Any] = {"enable_hierarchical_cache": True, "hicache_ratio": 2.0}
-_NEEDS_CUDA = (
-    "a host pool registers its memory with the CUDA driver (_cuda_host_register), and keys go "
-    "there and back by kernels of sgl_kernel, of which there are none for a CPU"
-)
+_HOST_POOL: dict[str, Any] = {
+    "enable_hierarchical_cache": True,
+    "hicache_ratio": 2.0,
+    # Of the two ways to copy, the one that moves whole pages between layers of a pool.
+    "hicache_io_backend": "direct",
+    "hicache_mem_layout": "layer_first",
+}
 
 _NO_TREE: dict[str, Any] = {"disable_radix_cache": True, "chunked_prefill_size": 8192}
 _PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
@@ -114,7 +119,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
     PAGED_HICACHE: Construction(
-        paged=True, arguments=_HOST_POOL, environment=_EACH_STEP, needs=_NEEDS_CUDA
+        paged=True, by_name=True, arguments=_HOST_POOL, environment=_EACH_STEP
     ),
 }
 
@@ -143,3 +148,9 @@ def has_ring(name: str) -> bool:
     """Whether a cache of this construction has rings where its release has any."""
     construction = CONSTRUCTIONS.get(name)
     return construction is not None and not construction.paged
+
+
+def has_host_pool(name: str) -> bool:
+    """Whether a cache of this construction keeps in the host's memory what it evicts."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction is not None and construction.has_host_pool

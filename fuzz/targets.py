@@ -147,14 +147,7 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
             sizes=_sizes(family.name, name),
         )
         for name in names
-        if not _needs(name)
     )
-
-
-def _needs(name: str) -> str:
-    """Why a machine without a GPU cannot play a construction; empty if it can."""
-    construction = CONSTRUCTIONS.get(name)
-    return construction.needs if construction is not None else ""
 
 
 def _sizes(family: str, name: str) -> Sizes:
@@ -214,11 +207,8 @@ def find_targets(
         targets = targets_of(store.find(engine_name))
         chosen = [t for t in targets if _is_meant(t, construction, family)]
         if not chosen:
-            needs = _needs(construction)
             raise EngineError(
-                f"{engine_name}:{construction} cannot be played on a CPU: {needs}"
-                if needs
-                else f"{engine_name} has no construction {construction!r}",
+                f"{engine_name} has no construction {construction!r}",
                 fix=f"choose one of {', '.join(t.name for t in targets)}",
             )
         found += chosen

@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 import msgspec
 
-from kvproof.fuzz.constructions import BY_FAMILY, has_ring
+from kvproof.fuzz.constructions import BY_FAMILY, has_host_pool, has_ring
 from kvproof.fuzz.drivers.wire import (
     Backend,
     Layering,
@@ -144,6 +144,7 @@ def load(options: Options) -> tuple[Ready, Build]:
     notes = shims.install(
         rocm_gate=rings,
         allocator_twins=options.allocator_twins,
+        host_pool=has_host_pool(options.construction),
         interpret=options.kernels == "interpreter",
     )
     if options.kernels == "interpreter":
@@ -168,6 +169,8 @@ def load(options: Options) -> tuple[Ready, Build]:
                 fix="choose a release with unified_kv, with the ROCm gate on",
             )
         return _ready(family, notes), _layered_builder(family, options, adapter, options.layering)
+    if has_host_pool(options.construction):
+        return _ready(family, notes), _host_builder(options, adapter)
     forwards = _forwards(family, options.kernels) if named else {"none": lambda _engine: None}
     labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
@@ -215,6 +218,24 @@ def _forward_builder(construction: str) -> Build:
         # The index kernels run in the interpreter whatever the order says: there is no other way.
         engine = adapter(geometry=geometry, construction=construction, backend="interpreter")
         return ForwardPlayer(engine, geometry)
+
+    return build
+
+
+def _host_builder(options: Options, adapter: Any) -> Build:
+    """What makes the player of a cache with host pools, whose rows are marked."""
+    from kvproof.fuzz.drivers.hicache import HostPlayer, Marking, hierarchical
+
+    with_hosts: Any = hierarchical(adapter)
+
+    def build(order: Play) -> Player:
+        engine = with_hosts(
+            geometry=order.scenario.geometry,
+            construction=options.construction,
+            backend="none",
+            held_back=options.held_back,
+        )
+        return HostPlayer(engine=engine, forward=Marking(engine), snapshots=order.snapshots)
 
     return build
 
