@@ -11,6 +11,7 @@ from kvproof.fuzz.constructions import (
     EARLY_RELEASE,
     PYTHON_CORE,
     REGISTRY,
+    has_host_pool,
     has_ring,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
@@ -93,6 +94,7 @@ class Target:
             reuses=self.reuses,
             releases_early=self.construction == EARLY_RELEASE,
             overlaps=1 in self.sizes.overlaps,
+            has_host_pool=has_host_pool(self.construction),
         )
 
     def process(
