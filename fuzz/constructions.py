@@ -41,6 +41,9 @@ CHUNK = "chunk"
 PAGED_CHUNK = "paged-swa-chunk"
 """A hybrid model with ``disable_radix_cache``."""
 
+PAGED_UNCHUNKED = "paged-swa-unchunked"
+"""A hybrid model with ``disable_radix_cache``, and with prefills in one piece."""
+
 PAGED_HICACHE = "paged-swa-hicache"
 """A hybrid model with ``enable_hierarchical_cache``: prefixes and windows have host pools."""
 
@@ -86,6 +89,7 @@ _HOST_POOL: dict[str, Any] = {
 }
 
 _NO_TREE: dict[str, Any] = {"disable_radix_cache": True, "chunked_prefill_size": 8192}
+_NO_CHUNKS: dict[str, Any] = {"disable_radix_cache": True}
 _PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 _EACH_STEP = {
@@ -118,12 +122,15 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PAGED_CHUNK: Construction(
         paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
+    PAGED_UNCHUNKED: Construction(
+        paged=True, by_name=True, reuses=False, arguments=_NO_CHUNKS, environment=_EACH_STEP
+    ),
     PAGED_HICACHE: Construction(
         paged=True, by_name=True, arguments=_HOST_POOL, environment=_EACH_STEP
     ),
 }
 
-_ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK)
+_ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK, PAGED_UNCHUNKED)
 _BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
 _BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, PAGED_HICACHE)
 _BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, PAGED_HICACHE)
