@@ -27,9 +27,21 @@ from kvproof.model.scenario import Prefill
 class HostEngine(ReleaseEngine):
     """An engine with a host pool for each pool, over any release's adapter (see `hierarchical`)."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, pages_rolled: int = 0, **options: Any) -> None:
         super().__init__(**options)
         self.loaded = 0
+        if pages_rolled:
+            self._roll_loads(pages_rolled * self.geometry.page_size)
+
+    def _roll_loads(self, tokens: int) -> None:
+        """The seeded fault: each page of the full pool comes back as a neighbour's."""
+        controller = self.tree.cache_controller
+        load = controller.load
+
+        def astray(*, host_indices: torch.Tensor, **rest: Any) -> Any:
+            return load(host_indices=host_indices.roll(tokens), **rest)
+
+        controller.load = astray
 
     def _make_kv_pool(self, rows_short: int) -> Any:
         return paged_swa_pool(

@@ -234,6 +234,7 @@ def _host_builder(options: Options, adapter: Any) -> Build:
             construction=options.construction,
             backend="none",
             held_back=options.held_back,
+            pages_rolled=options.pages_rolled,
         )
         return HostPlayer(engine=engine, forward=Marking(engine), snapshots=order.snapshots)
 
