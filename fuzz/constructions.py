@@ -161,3 +161,12 @@ def has_host_pool(name: str) -> bool:
     """Whether a cache of this construction keeps in the host's memory what it evicts."""
     construction = CONSTRUCTIONS.get(name)
     return construction is not None and construction.has_host_pool
+
+
+def no_overlap(family: str, name: str) -> str:
+    """Why the drivers play no overlap scheduling there; empty where they do."""
+    if family == "0.5.12":
+        return "0.5.12 takes results in the scheduler itself, which the drivers leave out"
+    if has_host_pool(name):
+        return "the drivers do not overlap steps of a hierarchical cache"
+    return ""

@@ -13,6 +13,7 @@ from kvproof.fuzz.constructions import (
     REGISTRY,
     has_host_pool,
     has_ring,
+    no_overlap,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Layering, Options
@@ -154,32 +155,26 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
 
 def _sizes(family: str, name: str) -> Sizes:
     construction = CONSTRUCTIONS.get(name)
-    reason = _no_overlap(family, name)
+    reason = (
+        "a forward is planned and run in one operation"
+        if construction is None
+        else no_overlap(family, name)
+    )
+    overlaps = (0,) if reason else OVERLAPS
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
-        return Sizes(swa_shares=(1, 2, 4), windows_in_pages=broken, no_overlap=reason)
+        return Sizes(
+            swa_shares=(1, 2, 4), windows_in_pages=broken, overlaps=overlaps, no_overlap=reason
+        )
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}
     return Sizes(
         draft_tokens=DRAFTS,
         page_holds_window=family in PAGE_HOLDS_WINDOW and unified,
-        overlaps=(0,) if reason else OVERLAPS,
+        overlaps=overlaps,
         overlapped_drafts=False,
         no_overlap=reason,
     )
-
-
-def _no_overlap(family: str, name: str) -> str:
-    """Why the drivers play no overlap scheduling there; empty where they do."""
-    if name in TRANSLATIONS:
-        return "a forward is planned and run in one operation"
-    if family == "0.5.12":
-        return "0.5.12 takes results in the scheduler itself, which the drivers leave out"
-    if CONSTRUCTIONS[name].paged or family == "0.5.13":
-        return "the drivers do not overlap steps of a paged SWA pool"
-    if not CONSTRUCTIONS[name].reuses:
-        return "the drivers do not overlap steps of a chunk cache"
-    return ""
 
 
 EVERY = "all"

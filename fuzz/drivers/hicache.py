@@ -142,9 +142,9 @@ class HostPlayer(Player):
 
     def _prefill(self, operation: Prefill) -> Iterator[Fact]:
         for fact in super()._prefill(operation):
-            yield replace(fact, loaded_len=self.engine.loaded) if isinstance(
-                fact, Admitted
-            ) else fact
+            yield (
+                replace(fact, loaded_len=self.engine.loaded) if isinstance(fact, Admitted) else fact
+            )
 
     def _windows(self, mode: Mode, lanes: Sequence[Lane]) -> Iterator[Windowed]:
         for fact in super()._windows(mode, lanes):

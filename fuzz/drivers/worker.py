@@ -11,13 +11,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
 from typing import IO, Any, Protocol
 
 import msgspec
 
-from kvproof.fuzz.constructions import BY_FAMILY, has_host_pool, has_ring
+from kvproof.fuzz.constructions import BY_FAMILY, has_host_pool, has_ring, no_overlap
 from kvproof.fuzz.drivers.wire import (
     Backend,
     Layering,
@@ -38,8 +39,8 @@ from kvproof.model.facts import Breached, EngineError, Fact, Started, encode_fac
 from kvproof.model.forward import RuleForward
 from kvproof.model.forward_player import ForwardPlayer
 from kvproof.model.overlap import OverlapPlayer
-from kvproof.model.player import Forward, Player
-from kvproof.model.scenario import Geometry, Scenario
+from kvproof.model.player import Forward, Player, RefusedError
+from kvproof.model.scenario import Geometry, Operation, Scenario
 
 
 class Plays(Protocol):
@@ -85,6 +86,16 @@ def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
     """Play one scenario a line; an engine that raises ends its scenario, not the process."""
     for line in lines:
         play(play_decoder.decode(line), wire, build)
+
+
+@dataclass
+class _NoOverlap(Player):
+    """Refuses every operation of a scenario that overlaps, where nothing plays it."""
+
+    reason: str = ""
+
+    def _play(self, operation: Operation) -> Iterator[Fact]:
+        raise RefusedError(self.reason)
 
 
 def play(order: Play, wire: IO[bytes], build: Build) -> None:
@@ -170,7 +181,7 @@ def load(options: Options) -> tuple[Ready, Build]:
             )
         return _ready(family, notes), _layered_builder(family, options, adapter, options.layering)
     if has_host_pool(options.construction):
-        return _ready(family, notes), _host_builder(options, adapter)
+        return _ready(family, notes), _host_builder(family, options, adapter)
     forwards = _forwards(family, options.kernels) if named else {"none": lambda _engine: None}
     labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
@@ -178,14 +189,18 @@ def load(options: Options) -> tuple[Ready, Build]:
         # Without a ring there are no rows that could be named.
         backend = order.backend if named else "none"
         geometry = order.scenario.geometry
-        engine = (_overlapping(adapter) if geometry.overlap else adapter)(
+        reason = no_overlap(family.name, options.construction) if geometry.overlap else ""
+        overlaps = bool(geometry.overlap) and not reason
+        engine = (_overlapping(adapter) if overlaps else adapter)(
             geometry=geometry,
             construction=options.construction,
             backend=labels.get(backend, backend),
             rows_short=options.rows_short,
             held_back=options.held_back,
         )
-        player = OverlapPlayer if geometry.overlap else Player
+        if reason:
+            return _NoOverlap(engine=engine, forward=None, reason=reason)
+        player = OverlapPlayer if overlaps else Player
         return player(engine=engine, forward=forwards[backend](engine), snapshots=order.snapshots)
 
     return _ready(family, notes), build
@@ -222,7 +237,7 @@ def _forward_builder(construction: str) -> Build:
     return build
 
 
-def _host_builder(options: Options, adapter: Any) -> Build:
+def _host_builder(family: Family, options: Options, adapter: Any) -> Build:
     """What makes the player of a cache with host pools, whose rows are marked."""
     from kvproof.fuzz.drivers.hicache import HostPlayer, Marking, hierarchical
 
@@ -236,6 +251,9 @@ def _host_builder(options: Options, adapter: Any) -> Build:
             held_back=options.held_back,
             pages_rolled=options.pages_rolled,
         )
+        if order.scenario.geometry.overlap:
+            reason = no_overlap(family.name, options.construction)
+            return _NoOverlap(engine=engine, forward=None, reason=reason)
         return HostPlayer(engine=engine, forward=Marking(engine), snapshots=order.snapshots)
 
     return build

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS, PAGED_UNCHUNKED
+from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS, PAGED_UNCHUNKED, no_overlap
 from kvproof.kernels.catalogue import FAMILIES
 from kvproof.model.facts import Admitted, Ended, EngineError, Holding, Pools, Skipped, Started
-from kvproof.model.monitor import check
+from kvproof.model.monitor import check, statuses
 from kvproof.model.scenario import (
     Decode,
     Evict,
@@ -127,3 +128,29 @@ def test_radix_off_without_a_chunk_size_raises_in_these(start, release):
     assert isinstance(log[-1], EngineError)
     assert "dec_lock_ref() missing 1 required positional argument: 'params'" in log[-1].message
     assert log[-1].message.endswith("in _lock_node")
+
+
+@pytest.mark.parametrize("target", [("0.5.12", "paged-swa"), ("0.5.23", "paged-swa-hicache")])
+def test_overlap_that_nothing_plays_is_refused_with_the_reason(start, target):
+    release, name = target
+    scenario = replace(LIFE, geometry=replace(LIFE.geometry, overlap=1))
+    log = start(release, construction=name).play(scenario, timeout=60, backend="none")
+    reasons = {fact.reason for fact in log if isinstance(fact, Skipped)}
+    assert reasons == {no_overlap(release, name)}
+    assert isinstance(log[-1], Ended)
+    assert set(statuses(check(log)).values()) <= {"skipped", "unknown"}
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_steps_of_a_paged_pool_overlap(start, release):
+    geometry = replace(LIFE.geometry, overlap=1)
+    # A finish is known of a step later, so B needs room of its own.
+    log = start(release, construction="paged-swa").play(
+        replace(LIFE, geometry=geometry), timeout=60, backend="none"
+    )
+    monitor = check(log)
+    assert isinstance(log[-1], Ended), log[-1]
+    assert monitor.witnesses["step in flight"] > 0
+    assert {name: found.sentence for name, found in monitor.violations.items()} == {}
+    words = statuses(monitor)
+    assert {words[name] for name in ("WINDOW", "MAP", "CURSOR", "IN-FLIGHT")} == {"holds"}
