@@ -10,6 +10,7 @@ out but for what it stores: each token's row of keys and values holds its occupa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -137,8 +138,11 @@ class Marking:
     decode = verify = prefill
 
 
+@dataclass  # without slots: `super()` finds no class that they made anew
 class HostPlayer(Player):
     """Plays a scenario on a `HostEngine`, and tells what was loaded and what the pools hold."""
+
+    engine: HostEngine
 
     def _prefill(self, operation: Prefill) -> Iterator[Fact]:
         for fact in super()._prefill(operation):

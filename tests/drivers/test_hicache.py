@@ -53,7 +53,7 @@ def test_keys_come_back_from_the_host(log):
     assert monitor.witnesses["loaded back"] == 2
     assert {name: found.sentence for name, found in monitor.violations.items()} == {}
     assert {name for name, status in statuses(monitor).items() if status == "holds"} == {
-        "WINDOW", "PARTITION", "MAP", "LOCK", "CURSOR", "USEFUL", "REFINES",
+        "WINDOW", "PARTITION", "MAP", "LOCK", "CURSOR", "PROGRESS", "USEFUL", "REFINES",
     }  # fmt: skip
 
 
