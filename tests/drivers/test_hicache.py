@@ -90,3 +90,18 @@ def test_pages_that_come_back_in_another_order_are_seen(start, release):
     violation = monitor.violations["WINDOW", "other-request"]
     assert "request B" in violation.sentence
     assert "at its location of the full pool" in violation.sentence
+
+
+@pytest.mark.parametrize(("release", "refused"), [("0.5.15", True), ("0.5.16", False)])
+def test_a_prompt_that_the_host_holds_is_charged_twice_up_to_0_5_15(start, release, refused):
+    """docs/engines.md tells why: an idle engine refuses it for SWA memory that is all free."""
+    scenario = Scenario(
+        geometry=replace(BACK.geometry, swa_tokens=32),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 24),)), Prefill(request="A"),
+            Finish(request="A"), Evict(tokens=40, swa_tokens=40),
+            Submit(request="B", prompt=(Piece("A", 24),)), Prefill(request="B"),
+        ),
+    )  # fmt: skip
+    log = start(release, construction=PAGED_HICACHE).play(scenario, timeout=60, backend="none")
+    assert (("PROGRESS", "refused") in check(log).violations) == refused
