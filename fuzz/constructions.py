@@ -47,6 +47,9 @@ CHUNK = "chunk"
 PAGED_CHUNK = "paged-swa-chunk"
 """A hybrid model with ``disable_radix_cache``."""
 
+PAGED_UNCHUNKED = "paged-swa-unchunked"
+"""A hybrid model with ``disable_radix_cache``, and with prefills in one piece."""
+
 PAGED_HICACHE = "paged-swa-hicache"
 """A hybrid model with ``enable_hierarchical_cache``: prefixes and windows have host pools."""
 
@@ -70,7 +73,6 @@ class Construction:
         drafter: the speculative algorithm of a geometry that drafts.
         arguments: of the server.
         environment: variables of the engine that an operator may set.
-        needs: why a machine without a GPU cannot play it; empty if it can.
         by_name: whether it is played only where it is asked for by name: a variant of another.
     """
 
@@ -80,18 +82,25 @@ class Construction:
     drafter: str = EAGLE
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    needs: str = ""
     by_name: bool = False
+
+    @property
+    def has_host_pool(self) -> bool:
+        """Whether what leaves the device's pools is kept in the host's memory."""
+        return "enable_hierarchical_cache" in self.arguments
 
 
 # A server on a GPU sets the chunk's size by itself; without one some releases take another class.
-_HOST_POOL: dict[str, Any] = {"enable_hierarchical_cache": True, "hicache_ratio": 2.0}
-_NEEDS_CUDA = (
-    "a host pool registers its memory with the CUDA driver (_cuda_host_register), and keys go "
-    "there and back by kernels of sgl_kernel, of which there are none for a CPU"
-)
+_HOST_POOL: dict[str, Any] = {
+    "enable_hierarchical_cache": True,
+    "hicache_ratio": 2.0,
+    # Of the two ways to copy, the one that moves whole pages between layers of a pool.
+    "hicache_io_backend": "direct",
+    "hicache_mem_layout": "layer_first",
+}
 
 _NO_TREE: dict[str, Any] = {"disable_radix_cache": True, "chunked_prefill_size": 8192}
+_NO_CHUNKS: dict[str, Any] = {"disable_radix_cache": True}
 _PYTHON = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 _EACH_STEP = {
@@ -128,12 +137,15 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PAGED_CHUNK: Construction(
         paged=True, by_name=True, reuses=False, arguments=_NO_TREE, environment=_EACH_STEP
     ),
+    PAGED_UNCHUNKED: Construction(
+        paged=True, by_name=True, reuses=False, arguments=_NO_CHUNKS, environment=_EACH_STEP
+    ),
     PAGED_HICACHE: Construction(
-        paged=True, arguments=_HOST_POOL, environment=_EACH_STEP, needs=_NEEDS_CUDA
+        paged=True, by_name=True, arguments=_HOST_POOL, environment=_EACH_STEP
     ),
 }
 
-_ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK)
+_ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK, PAGED_UNCHUNKED)
 _BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
 _BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, INTERVAL, DFLASH, PAGED_HICACHE)
 _BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, INTERVAL, DFLASH, PAGED_HICACHE)
@@ -158,3 +170,18 @@ def has_ring(name: str) -> bool:
     """Whether a cache of this construction has rings where its release has any."""
     construction = CONSTRUCTIONS.get(name)
     return construction is not None and not construction.paged
+
+
+def has_host_pool(name: str) -> bool:
+    """Whether a cache of this construction keeps in the host's memory what it evicts."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction is not None and construction.has_host_pool
+
+
+def no_overlap(family: str, name: str) -> str:
+    """Why the drivers play no overlap scheduling there; empty where they do."""
+    if family == "0.5.12":
+        return "0.5.12 takes results in the scheduler itself, which the drivers leave out"
+    if has_host_pool(name):
+        return "the drivers do not overlap steps of a hierarchical cache"
+    return ""

@@ -18,7 +18,9 @@ from kvproof.fuzz.constructions import (
     EARLY_RELEASE,
     PYTHON_CORE,
     REGISTRY,
+    has_host_pool,
     has_ring,
+    no_overlap,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import FunctionEdit, Layering, Options
@@ -114,6 +116,7 @@ class Target:
             reuses=self.reuses,
             releases_early=self.construction == EARLY_RELEASE,
             overlaps=1 in self.sizes.overlaps,
+            has_host_pool=has_host_pool(self.construction),
         )
 
     def process(
@@ -227,25 +230,25 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
             sizes=_sizes(family.name, name),
         )
         for name in names
-        if not _needs(name)
     )
-
-
-def _needs(name: str) -> str:
-    """Why a machine without a GPU cannot play a construction; empty if it can."""
-    construction = CONSTRUCTIONS.get(name)
-    return construction.needs if construction is not None else ""
 
 
 def _sizes(family: str, name: str) -> Sizes:
     construction = CONSTRUCTIONS.get(name)
-    reason = _no_overlap(family, name)
+    reason = (
+        "a forward is planned and run in one operation"
+        if construction is None
+        else no_overlap(family, name)
+    )
+    overlaps = (0,) if reason else OVERLAPS
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
         return Sizes(
             swa_shares=(1, 2, 4),
             windows_in_pages=broken,
             draft_tokens=(1,) if construction.drafter == EAGLE else (3, 2, 4),
+            overlaps=overlaps,
+            overlapped_drafts=False,
             no_overlap=reason,
         )
     # The tree of the older releases asserts no such thing.
@@ -253,23 +256,10 @@ def _sizes(family: str, name: str) -> Sizes:
     return Sizes(
         draft_tokens=DRAFTS,
         page_holds_window=family in PAGE_HOLDS_WINDOW and unified,
-        overlaps=(0,) if reason else OVERLAPS,
+        overlaps=overlaps,
         overlapped_drafts=False,
         no_overlap=reason,
     )
-
-
-def _no_overlap(family: str, name: str) -> str:
-    """Why the drivers play no overlap scheduling there; empty where they do."""
-    if name in TRANSLATIONS:
-        return "a forward is planned and run in one operation"
-    if family == "0.5.12":
-        return "0.5.12 takes results in the scheduler itself, which the drivers leave out"
-    if CONSTRUCTIONS[name].paged or family == "0.5.13":
-        return "the drivers do not overlap steps of a paged SWA pool"
-    if not CONSTRUCTIONS[name].reuses:
-        return "the drivers do not overlap steps of a chunk cache"
-    return ""
 
 
 EVERY = "all"
@@ -307,11 +297,8 @@ def find_targets(
         targets = targets_of(store.find(engine_name))
         chosen = [t for t in targets if _is_meant(t, construction, family)]
         if not chosen:
-            needs = _needs(construction)
             raise EngineError(
-                f"{engine_name}:{construction} cannot be played on a CPU: {needs}"
-                if needs
-                else f"{engine_name} has no construction {construction!r}",
+                f"{engine_name} has no construction {construction!r}",
                 fix=f"choose one of {', '.join(t.name for t in targets)}",
             )
         found += chosen

@@ -113,12 +113,22 @@ class Skipped(_Fact, frozen=True, kw_only=True):
 
 
 class Admitted(_Fact, frozen=True, kw_only=True):
-    """A request got a slot. Each admission is a new occupancy, counted from 1 over the log."""
+    """A request got a slot. Each admission is a new occupancy, counted from 1 over the log.
+
+    Attributes:
+        loaded_len: tokens of the match that a host pool held, of either kind of layers, and that
+            were loaded back for it.
+    """
 
     request: str
     slot: int
     prompt_len: Count
     matched_len: Count
+    loaded_len: Count = 0
+
+
+Mark: TypeAlias = tuple[int, int]
+"""Who wrote a row, as the row itself says: occupancy and position."""
 
 
 class Read(_Fact, frozen=True, kw_only=True):
@@ -195,6 +205,9 @@ class Windowed(_Fact, frozen=True, kw_only=True):
     Attributes:
         first: position that ``locs[0]`` stands for; the rest follow one by one.
         locs: SWA locations, the reserved one (0) for a position that has none.
+        seen: what the SWA pool holds there for positions ``[first, start)``, None for a row that
+            nobody wrote whole. None as a whole where rows are not marked.
+        prefix_seen: the same of the full pool, for positions ``[0, start)``.
     """
 
     request: str
@@ -203,6 +216,14 @@ class Windowed(_Fact, frozen=True, kw_only=True):
     start: Count
     first: Count
     locs: tuple[int, ...]
+    seen: tuple[Mark | None, ...] | None = None
+    prefix_seen: tuple[Mark | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse marks that are not one a position."""
+        for marks, first in ((self.seen, self.first), (self.prefix_seen, 0)):
+            if marks is not None and len(marks) != self.start - first:
+                raise ValueError(f"{len(marks)} marks for positions {first} to {self.start - 1}")
 
 
 class Answered(_Fact, frozen=True, kw_only=True):

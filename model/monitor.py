@@ -446,6 +446,10 @@ class Monitor:
             tombstones_gate=self.started.tombstones_gate,
             bigram_keys=self.started.bigram_keys,
         )
+        if fact.loaded_len:
+            # The host's part of the tree is not told; the marks of what came from there are.
+            self.witnesses["loaded back"] += 1
+            cached = max(cached, fact.matched_len)
         if fact.matched_len > cached or fact.matched_len % geometry.page_size:
             self._break(
                 "REFINES",

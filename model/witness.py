@@ -10,7 +10,7 @@ CacheWitness: TypeAlias = Literal[
     "padded row", "verify", "draft rejected", "rejected row rewritten", "wrap inside a verify",
     "over-allocation released", "tombstone made", "tombstone recovered", "SWA page given back",
     "window lock given up", "node split under a lock", "step in flight", "freed in flight",
-    "lent again in flight", "table rewritten in flight", "decoded after its end",
+    "lent again in flight", "table rewritten in flight", "decoded after its end", "loaded back",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -68,6 +68,11 @@ OVERLAP_WITNESSES: dict[Witness, str] = {
 }
 """Required where scenarios overlap."""
 
+HOST_WITNESSES: dict[Witness, str] = {
+    "loaded back": "a match went on in a host pool, and was loaded back from there",
+}
+"""Required of a hierarchical cache."""
+
 CAP_WITNESS: Witness = "cap bound"
 """Required where the target says that its cap is on: a match was shortened by it."""
 
@@ -107,7 +112,7 @@ RING_RESOLVER_WITNESSES: dict[Witness, str] = {
 
 NEEDS_TREE = frozenset[Witness](
     {"prefix hit", "cap would bind", "foreign row in window", "page evicted", "tombstone made",
-     "tombstone recovered", "node split under a lock", "window lock given up"}
+     "tombstone recovered", "node split under a lock", "window lock given up", "loaded back"}
 )  # fmt: skip
 """Those that nothing reaches where no prefix is kept."""
 
@@ -121,6 +126,7 @@ def required_of(
     reuses: bool = True,
     releases_early: bool = False,
     overlaps: bool = False,
+    has_host_pool: bool = False,
 ) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
@@ -132,6 +138,7 @@ def required_of(
         reuses: whether it has a tree that keeps prefixes.
         releases_early: whether it gives a window's lock back before that of its prefix.
         overlaps: whether scenarios with overlap scheduling are among those that it plays.
+        has_host_pool: whether its cache is hierarchical.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES | (DRAFT_WITNESSES if drafts else {})
@@ -141,6 +148,8 @@ def required_of(
         cache = cache | SWA_WITNESSES
     if overlaps:
         cache = cache | OVERLAP_WITNESSES
+    if has_host_pool:
+        cache = cache | HOST_WITNESSES
     if not releases_early:
         cache = {name: words for name, words in cache.items() if name != "window lock given up"}
     if not reuses:

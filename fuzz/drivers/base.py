@@ -223,6 +223,8 @@ class ReleaseEngine:
             model_runner=model_runner,
             get_tokens_per_layer_info=lambda: (self.geometry.pool_tokens, self.swa_tokens),
             get_memory_pool=lambda: (self.requests, self.allocator),
+            # A layer would wait for its own rows; here they are all there before a forward runs.
+            register_hicache_layer_transfer_counter=lambda _counter: None,
         )
         alone = SimpleNamespace(cpu_group=None)
         built = call_with_known(
@@ -392,6 +394,7 @@ class ReleaseEngine:
             self.overlap or (self.speculates and hasattr(ScheduleBatch, "is_spec_v2")),
             self.algorithm, chunked_req=self.chunked,
         )  # fmt: skip
+        self._begin_loading(self.batch)
         self.batch.prepare_for_extend()
         self._count_forward(self.batch)
         slot = self._slot(req)
@@ -402,6 +405,9 @@ class ReleaseEngine:
             end=int(self.batch.seq_lens_cpu[0]),
             last=self.chunked is None,
         )
+
+    def _begin_loading(self, batch: Any) -> None:
+        """Load back what a batch's requests found in a host pool; none here."""
 
     def _count_forward(self, batch: Any) -> None:
         # Scheduler.run_batch

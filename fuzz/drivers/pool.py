@@ -77,7 +77,9 @@ def window_layer_pool(
     )
 
 
-def paged_swa_pool(geometry: Geometry, *, swa_tokens: int, device: str = "cpu") -> Any:
+def paged_swa_pool(
+    geometry: Geometry, *, swa_tokens: int, head_dim: int = PAGED_HEAD_DIM, device: str = "cpu"
+) -> Any:
     """An `SWAKVPool` with one layer of each kind, as a hybrid model's runner builds it."""
     return call_with_known(
         SWAKVPool,
@@ -87,7 +89,7 @@ def paged_swa_pool(geometry: Geometry, *, swa_tokens: int, device: str = "cpu") 
             "page_size": geometry.page_size,
             "dtype": torch.bfloat16,
             "head_num": 1,
-            "head_dim": PAGED_HEAD_DIM,
+            "head_dim": head_dim,
             "swa_attention_layer_ids": [SWA_LAYER],
             "full_attention_layer_ids": [FULL_LAYER],
             "enable_kvcache_transpose": False,

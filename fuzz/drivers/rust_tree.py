@@ -25,6 +25,8 @@ from kvproof.fuzz.drivers.tree import SeenNode
 _MAX_GAP = 4096
 """Ids in a row that may be gone; one step of a scenario makes and drops a few nodes at most."""
 
+_GONE = object()
+
 
 class TreeReadError(RuntimeError):
     """What the core says about its tree does not fit together."""
@@ -52,7 +54,6 @@ class RustTreeReader:
         core = self._core
         locs = core.walk_for_kv_canary(False, False).slot_indices.tolist()
         if not locs:
-            self._alive.clear()
             return
         paths = {
             tuple(core.collect_full_device_indices(node_id, self._root).tolist()): (node_id, value)
@@ -87,6 +88,7 @@ class RustTreeReader:
 
     def _values(self, tokens: int) -> list[tuple[int, Any]]:
         """Nodes and their locations, `tokens` locations in all."""
+        self._alive = [node_id for node_id in self._alive if self._value(node_id) is not _GONE]
         values = [
             (node_id, value)
             for node_id in self._alive
@@ -99,21 +101,22 @@ class RustTreeReader:
                 raise TreeReadError(f"the tree holds {tokens} tokens, its nodes {found}")
             candidate, self._next = self._next, self._next + 1
             value = self._value(candidate)
-            if value is None:
+            if value is _GONE:
                 misses += 1
                 continue
             misses = 0
-            values.append((candidate, value))
-            found += len(value)
-        self._alive = [node_id for node_id, _ in values]
+            self._alive.append(candidate)
+            if value is not None:
+                values.append((candidate, value))
+                found += len(value)
         return values
 
     def _value(self, node_id: int) -> Any:
-        """Locations of a node, None for one that is gone."""
+        """Locations of a node; None for one that is in the host's memory alone."""
         try:
             return self._core.get_component_device_value(node_id, ComponentType.FULL)
         except KeyError:
-            return None
+            return _GONE
 
     def _check(self, node_id: int, tokens: Sequence[int]) -> None:
         key = RadixKey(array("q", tokens), is_bigram=self._bigram)

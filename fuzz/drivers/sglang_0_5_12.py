@@ -46,10 +46,13 @@ class Engine(sglang_0_5_13.Engine):
     def _update_finish_state(self, req: Any) -> None:
         req.check_finished(0)
 
-    def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
-        """Allocate a step of all running requests; see the base class."""
-        if not self.speculates:
-            # Scheduler.run_batch leaves the sampled tokens with the batch.
-            sampled = [req.output_ids[-1] for req in self.running.reqs]
-            self.running.output_ids = torch.tensor(sampled)
-        return super().decode(draft_tokens)
+    def prefilled(self, request: str, *, last: bool, token: int) -> None:
+        """Publish a chunk whose forward ran; see the base class."""
+        # Scheduler.run_batch leaves what was sampled with the batch, for the next decode.
+        self.batch.output_ids = torch.tensor([token])
+        super().prefilled(request, last=last, token=token)
+
+    def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
+        """Append the sampled tokens; see the base class."""
+        super().decoded(tokens)
+        self.running.output_ids = torch.tensor([req.output_ids[-1] for req in self.running.reqs])

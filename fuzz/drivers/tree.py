@@ -45,12 +45,18 @@ class SeenLock:
 
 
 def walk(root: Any, look: Callable[[Any, int], SeenNode]) -> Iterator[SeenNode]:
-    """All nodes below ``root``; ``look`` reads one, given its parent's index."""
+    """All nodes below ``root`` with pages; ``look`` reads one, given its parent's index.
+
+    What a hierarchical cache keeps in the host's memory alone has none, and nothing below it has.
+    """
     stack = [(-1, child) for child in root.children.values()]
     index = 0
     while stack:
         parent, node = stack.pop()
-        yield look(node, parent)
+        seen = look(node, parent)
+        if seen.locs is None:
+            continue
+        yield seen
         stack.extend((index, child) for child in node.children.values())
         index += 1
 

@@ -66,6 +66,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         allocator_twins: page allocation by the kernels' rule in Python, not by the kernels.
         kernels: where the real kernels run; a process has one such place.
         rows_short: rows that each ring has less than the release gives it: a seeded fault.
+        pages_rolled: pages by which what a host pool gives back is rolled: a seeded fault.
         held_back: what the tree's own `swa_reprefill_tail_tokens` is made to return: another
             policy through the release's own cap; None to leave it alone.
         layering: layers to run behind the ring; None for the rows of a single one alone.
@@ -77,6 +78,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allocator_twins: bool = True
     kernels: KernelBackend = "interpreter"
     rows_short: int = 0
+    pages_rolled: int = 0
     held_back: int | None = None
     layering: Layering | None = None
     mutants: tuple[FunctionEdit, ...] = ()

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
 from typing import IO, Any, Protocol
@@ -19,7 +20,7 @@ from typing import IO, Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from kvproof.fuzz.constructions import BY_FAMILY, has_ring
+from kvproof.fuzz.constructions import BY_FAMILY, has_host_pool, has_ring, no_overlap
 from kvproof.fuzz.drivers import mutants
 from kvproof.fuzz.drivers.wire import (
     Backend,
@@ -42,8 +43,8 @@ from kvproof.model.facts import Breached, EngineError, Fact, Started, encode_fac
 from kvproof.model.forward import RuleForward
 from kvproof.model.forward_player import ForwardPlayer
 from kvproof.model.overlap import OverlapPlayer
-from kvproof.model.player import Forward, Player
-from kvproof.model.scenario import Geometry, Scenario
+from kvproof.model.player import Forward, Player, RefusedError
+from kvproof.model.scenario import Geometry, Operation, Scenario
 
 
 class Plays(Protocol):
@@ -89,6 +90,16 @@ def serve(lines: Iterable[bytes], wire: IO[bytes], build: Build) -> None:
     """Play one scenario a line; an engine that raises ends its scenario, not the process."""
     for line in lines:
         play(play_decoder.decode(line), wire, build)
+
+
+@dataclass
+class _NoOverlap(Player):
+    """Refuses every operation of a scenario that overlaps, where nothing plays it."""
+
+    reason: str = ""
+
+    def _play(self, operation: Operation) -> Iterator[Fact]:
+        raise RefusedError(self.reason)
 
 
 def play(order: Play, wire: IO[bytes], build: Build) -> None:
@@ -148,6 +159,7 @@ def load(options: Options) -> tuple[Ready, Build]:
     notes = shims.install(
         rocm_gate=rings,
         allocator_twins=options.allocator_twins,
+        host_pool=has_host_pool(options.construction),
         interpret=options.kernels == "interpreter",
     )
     if options.kernels == "interpreter":
@@ -172,6 +184,8 @@ def load(options: Options) -> tuple[Ready, Build]:
                 fix="choose a release with unified_kv, with the ROCm gate on",
             )
         return _ready(family, notes), _layered_builder(family, options, adapter, options.layering)
+    if has_host_pool(options.construction):
+        return _ready(family, notes), _host_builder(family, options, adapter)
     forwards = _forwards(family, options.kernels) if named else {"none": lambda _engine: None}
     labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
 
@@ -179,14 +193,18 @@ def load(options: Options) -> tuple[Ready, Build]:
         # Without a ring there are no rows that could be named.
         backend = order.backend if named else "none"
         geometry = order.scenario.geometry
-        engine = (_overlapping(adapter) if geometry.overlap else adapter)(
+        reason = no_overlap(family.name, options.construction) if geometry.overlap else ""
+        overlaps = bool(geometry.overlap) and not reason
+        engine = (_overlapping(adapter) if overlaps else adapter)(
             geometry=geometry,
             construction=options.construction,
             backend=labels.get(backend, backend),
             rows_short=options.rows_short,
             held_back=options.held_back,
         )
-        player = OverlapPlayer if geometry.overlap else Player
+        if reason:
+            return _NoOverlap(engine=engine, forward=None, reason=reason)
+        player = OverlapPlayer if overlaps else Player
         return player(engine=engine, forward=forwards[backend](engine), snapshots=order.snapshots)
 
     return _ready(family, notes), build
@@ -253,6 +271,28 @@ def _forward_builder(construction: str) -> Build:
         # The index kernels run in the interpreter whatever the order says: there is no other way.
         engine = adapter(geometry=geometry, construction=construction, backend="interpreter")
         return ForwardPlayer(engine, geometry)
+
+    return build
+
+
+def _host_builder(family: Family, options: Options, adapter: Any) -> Build:
+    """What makes the player of a cache with host pools, whose rows are marked."""
+    from kvproof.fuzz.drivers.hicache import HostPlayer, Marking, hierarchical
+
+    with_hosts: Any = hierarchical(adapter)
+
+    def build(order: Play) -> Player:
+        engine = with_hosts(
+            geometry=order.scenario.geometry,
+            construction=options.construction,
+            backend="none",
+            held_back=options.held_back,
+            pages_rolled=options.pages_rolled,
+        )
+        if order.scenario.geometry.overlap:
+            reason = no_overlap(family.name, options.construction)
+            return _NoOverlap(engine=engine, forward=None, reason=reason)
+        return HostPlayer(engine=engine, forward=Marking(engine), snapshots=order.snapshots)
 
     return build
 

@@ -7,6 +7,7 @@ The engine's own files are never edited. Everything that this module changes is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -44,7 +45,11 @@ class ShimError(RuntimeError):
 
 
 def install(
-    *, rocm_gate: bool, allocator_twins: bool = False, interpret: bool = True
+    *,
+    rocm_gate: bool,
+    allocator_twins: bool = False,
+    host_pool: bool = False,
+    interpret: bool = True,
 ) -> tuple[Shim, ...]:
     """Prepare this process for the engine and say how.
 
@@ -53,6 +58,7 @@ def install(
             then has no ring and no cap.
         allocator_twins: allocate pages by the kernels' rule in Python where the release would
             launch a Triton kernel.
+        host_pool: let a hierarchical cache have a host pool without a GPU.
         interpret: run kernels in the interpreter. Off, they are compiled, and a launch needs a GPU.
 
     Raises:
@@ -67,6 +73,8 @@ def install(
         shims += [_warm_interpreter(), _bfloat16_numbers()]
     if allocator_twins:
         shims.extend(_allocator_twins())
+    if host_pool:
+        shims.extend(_host_pool())
     return tuple(shims)
 
 
@@ -323,4 +331,59 @@ def _allocator_twins() -> list[Shim]:
             reason="speed: the kernels' rule in Python, tested against the kernels; without this "
             "shim the real kernels run in the interpreter",
         )
+    ]
+
+
+_HOST_POOLS = ("memory_pool_host", "pool_host.base", "pool_host.mha", "pool_host.common")
+"""Modules of ``mem_cache`` with host pools; not every release has all of them."""
+
+
+def _host_pool() -> list[Shim]:
+    """What a host pool needs of a GPU: its driver, and the copies between host and device."""
+    import torch
+
+    def copy_pages(
+        *,
+        src_layers: list[torch.Tensor],
+        dst_layers: list[torch.Tensor],
+        src_indices: torch.Tensor,
+        dst_indices: torch.Tensor,
+        page_size: int,
+    ) -> None:
+        """Copy whole pages: the location of each page's first token is looked at, as there."""
+        for source, destination in zip(src_layers, dst_layers, strict=True):
+            for start in range(0, len(src_indices), page_size):
+                at, to = int(src_indices[start]), int(dst_indices[start])
+                destination[to : to + page_size] = source[at : at + page_size]
+
+    modules = []
+    for name in _HOST_POOLS:
+        place = f"sglang.srt.mem_cache.{name}"
+        with contextlib.suppress(ModuleNotFoundError):  # a release without it has another of them
+            modules.append(importlib.import_module(place))
+    for module in modules:
+        for name in ("_cuda_host_register", "_cuda_host_unregister"):
+            if hasattr(module, name):
+                setattr(module, name, lambda *_: None)
+        if hasattr(module, "HICACHE_HOST_MEMORY_RESERVE_BYTES"):
+            module.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # type: ignore[attr-defined]
+        if hasattr(module, "MHATokenToKVPoolHost"):
+            module.transfer_kv_direct = copy_pages  # type: ignore[attr-defined]
+    return [
+        Shim(
+            name="host-registration",
+            replaces="_cuda_host_register and _cuda_host_unregister of host pools",
+            reason="they pin memory with the CUDA driver, for copies that no CPU makes",
+        ),
+        Shim(
+            name="host-reserve",
+            replaces="HICACHE_HOST_MEMORY_RESERVE_BYTES: 0 instead of 10 GiB",
+            reason="a host pool of some kilobytes must not need a machine with 10 GiB to spare",
+        ),
+        Shim(
+            name="host-copies",
+            replaces="transfer_kv_direct of sgl_kernel",
+            reason="the copies between host and device are CUDA code: here torch copies the same "
+            "pages at once and in order, so a race with a copy under way is not seen",
+        ),
     ]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS, PAGED_HICACHE
-from kvproof.fuzz.targets import find_targets, targets_of
+from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS, PAGED_UNCHUNKED, no_overlap
 from kvproof.kernels.catalogue import FAMILIES
-from kvproof.kernels.engines.errors import EngineError as SetupError
-from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Admitted, Ended, EngineError, Holding, Pools, Skipped, Started
-from kvproof.model.monitor import check
+from kvproof.model.monitor import check, statuses
 from kvproof.model.scenario import (
     Decode,
     Evict,
@@ -107,17 +105,52 @@ def test_without_a_tree_the_cap_is_a_strict_no_op(start, release, name):
     assert all(fact.nodes == () for fact in log if isinstance(fact, Pools))
 
 
-@pytest.mark.parametrize("release", ["0.5.16", "0.5.23"])
-def test_a_host_pool_needs_the_cuda_driver(start, release):
-    """So no target list has it; the reason that is given there is the one that is met."""
-    name = PAGED_HICACHE
-    log = start(release, construction=name).play(LIFE, timeout=60, backend="none")
-    assert isinstance(log[0], EngineError)
-    if "Not enough host memory" in log[0].message:
-        pytest.skip("the release wants 10 GB of memory to be free before it gets to the driver")
-    assert "not compiled with CUDA" in log[0].message
-    assert "in _cuda_host_register" in log[0].message
-    engine = EngineStore().find(release)
-    assert name not in {target.construction for target in targets_of(engine)}
-    with pytest.raises(SetupError, match="registers its memory with the CUDA driver"):
-        find_targets([f"{release}:{name}"], EngineStore())
+@pytest.mark.parametrize("release", ["0.5.12", "0.5.15", "0.5.23"])
+def test_a_prefill_after_a_decode_that_was_refused(start, release):
+    """What the step before sampled is still with the batch that the prefill joins."""
+    scenario = Scenario(
+        geometry=Geometry(window=3, page_size=1, slots=2, pool_tokens=32, swa_tokens=16),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 8),)), Prefill(request="A"),
+            Submit(request="B", prompt=(Piece("A", 5), Piece("B", 6))), Prefill(request="B"),
+            *[Decode()] * 12, Finish(request="B"), Evict(tokens=32, swa_tokens=16),
+            Submit(request="C", prompt=(Piece("C", 2),)), Prefill(request="C"), Decode(),
+        ),
+    )  # fmt: skip
+    log = start(release, construction="paged-swa").play(scenario, timeout=60, backend="none")
+    assert any(isinstance(fact, Skipped) and fact.no_memory for fact in log)
+    assert isinstance(log[-1], Ended), log[-1]
+
+
+@pytest.mark.parametrize("release", ["0.5.20", "0.5.21"])
+def test_radix_off_without_a_chunk_size_raises_in_these(start, release):
+    log = start(release, construction=PAGED_UNCHUNKED).play(LIFE, timeout=60, backend="none")
+    assert isinstance(log[-1], EngineError)
+    assert "dec_lock_ref() missing 1 required positional argument: 'params'" in log[-1].message
+    assert log[-1].message.endswith("in _lock_node")
+
+
+@pytest.mark.parametrize("target", [("0.5.12", "paged-swa"), ("0.5.23", "paged-swa-hicache")])
+def test_overlap_that_nothing_plays_is_refused_with_the_reason(start, target):
+    release, name = target
+    scenario = replace(LIFE, geometry=replace(LIFE.geometry, overlap=1))
+    log = start(release, construction=name).play(scenario, timeout=60, backend="none")
+    reasons = {fact.reason for fact in log if isinstance(fact, Skipped)}
+    assert reasons == {no_overlap(release, name)}
+    assert isinstance(log[-1], Ended)
+    assert statuses(check(log))["IN-FLIGHT"] == "unknown"
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_steps_of_a_paged_pool_overlap(start, release):
+    geometry = replace(LIFE.geometry, overlap=1)
+    # A finish is known of a step later, so B needs room of its own.
+    log = start(release, construction="paged-swa").play(
+        replace(LIFE, geometry=geometry), timeout=60, backend="none"
+    )
+    monitor = check(log)
+    assert isinstance(log[-1], Ended), log[-1]
+    assert monitor.witnesses["step in flight"] > 0
+    assert {name: found.sentence for name, found in monitor.violations.items()} == {}
+    words = statuses(monitor)
+    assert {words[name] for name in ("WINDOW", "MAP", "CURSOR", "IN-FLIGHT")} == {"holds"}

@@ -55,6 +55,7 @@ from kvproof.model.verdict import (
 from kvproof.model.witness import (
     CAP_WITNESS,
     DRAFT_WITNESSES,
+    HOST_WITNESSES,
     OVERLAP_WITNESSES,
     SWA_WITNESSES,
     WITNESSES,
@@ -407,8 +408,10 @@ PLAYED = sorted(
     - {"over-allocation released"}
     - SWA_WITNESSES.keys()
     - OVERLAP_WITNESSES.keys()
+    - HOST_WITNESSES.keys()
 )
-"""The model allocates nothing ahead; of others see test_swa_reference.py and test_overlap.py."""
+"""The model allocates nothing ahead; of others see test_swa_reference.py, test_overlap.py and
+tests/drivers/test_hicache.py."""
 
 DRAFTING = replace(SIZES, draft_tokens=2)
 
@@ -420,7 +423,9 @@ def play_witness(witness: Witness, operations: Sequence[Operation]) -> list[Fact
 def test_every_witness_is_known() -> None:
     known = WITNESSES.keys() | DRAFT_WITNESSES.keys() | {CAP_WITNESS}
     played = known | SWA_WITNESSES.keys()
-    assert set(get_args(CacheWitness)) == played | OVERLAP_WITNESSES.keys()
+    assert set(get_args(CacheWitness)) == (
+        played | OVERLAP_WITNESSES.keys() | HOST_WITNESSES.keys()
+    )
     assert REACHED.keys() == MISSED.keys() == set(PLAYED)
 
 

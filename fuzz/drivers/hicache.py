@@ -1,0 +1,157 @@
+"""A hierarchical cache on a release's real objects, and marks in its pools that say who wrote them.
+
+Imported only in an engine's own process, after the shims. Host pools, the controller that copies to
+and from them, backup, load-back and host eviction are the release's own; the copies themselves are
+torch's (`kvproof.kernels.engines.shims`), and are done when they are asked for. The forward is left
+out but for what it stores: each token's row of keys and values holds its occupancy and position
+(`payload`), in both pools. A row that went to the host and came back says whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from kvproof.fuzz.drivers import payload
+from kvproof.fuzz.drivers.base import DEVICE, ReleaseEngine
+from kvproof.fuzz.drivers.pool import paged_swa_pool
+from kvproof.model.facts import Admitted, Fact, Mark, Mode, Pools, Read, Windowed, Wrote
+from kvproof.model.player import Chunk, Lane, Player
+from kvproof.model.scenario import Prefill
+
+
+class HostEngine(ReleaseEngine):
+    """An engine with a host pool for each pool, over any release's adapter (see `hierarchical`)."""
+
+    def __init__(self, *, pages_rolled: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.loaded = 0
+        if pages_rolled:
+            self._roll_loads(pages_rolled * self.geometry.page_size)
+
+    def _roll_loads(self, tokens: int) -> None:
+        """The seeded fault: each page of the full pool comes back as a neighbour's."""
+        controller = self.tree.cache_controller
+        load = controller.load
+
+        def astray(*, host_indices: torch.Tensor, **rest: Any) -> Any:
+            return load(host_indices=host_indices.roll(tokens), **rest)
+
+        controller.load = astray
+
+    def _make_kv_pool(self, rows_short: int) -> Any:
+        return paged_swa_pool(
+            self.geometry, swa_tokens=self.swa_tokens, head_dim=payload.ELEMENTS, device=DEVICE
+        )
+
+    def _take_events(self) -> None:
+        # Scheduler.get_next_batch_to_run begins with it; what was asked for has been copied.
+        self.tree.check_hicache_events()
+
+    def _begin_loading(self, batch: Any) -> None:
+        req = batch.reqs[0]
+        loads = bool(self.tree.ongoing_load_back)
+        self.loaded = max(req.host_hit_length, req.swa_host_hit_length) if loads else 0
+        batch.hicache_consumer_index = self.tree.ready_to_load_host_cache()
+
+    def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
+        """Match, lock, load back and allocate; see the base class."""
+        self._take_events()
+        req = self.waiting[request]
+        chunk, matched = super().admit(request, budget)
+        if self.loaded:
+            known = [*req.origin_input_ids, *req.output_ids]
+            self._note(self.requests.req_to_token[chunk.slot, :matched], known[: matched + 1])
+        return chunk, matched
+
+    def extend(self, request: str, budget: int | None) -> Chunk:
+        """Allocate the next chunk of the chunked request."""
+        self._take_events()
+        return super().extend(request, budget)
+
+    def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
+        """Allocate a step of all running requests."""
+        self._take_events()
+        return super().decode(draft_tokens)
+
+    def pools(self) -> Pools:
+        """Snapshot of pools and tree, as the next round of the scheduler will find them."""
+        self._take_events()
+        return super().pools()
+
+    # --- marks ------------------------------------------------------------------------------
+
+    def mark(self, lanes: Sequence[Lane], launch: int) -> None:
+        """Store a forward's rows."""
+        for lane in lanes:
+            rows = payload.encode(
+                occupancies=np.full(lane.end - lane.start, lane.occupancy),
+                positions=np.arange(lane.start, lane.end),
+                launch=launch,
+                head_dim=payload.ELEMENTS,
+            )
+            stored = torch.from_numpy(rows).to(torch.bfloat16)[:, None]
+            for pool, locs in self._places(lane.slot, lane.start, lane.end):
+                for buffer in (*pool.k_buffer, *pool.v_buffer):
+                    buffer[locs] = stored
+
+    def marks(self, slot: int, first: int, end: int) -> tuple[tuple[Mark | None, ...], ...]:
+        """What the full pool and the SWA pool hold at the locations of a slot's positions."""
+        found = []
+        for pool, locs in self._places(slot, first, end):
+            keys, values = (
+                payload.decode(buffer[locs][:, 0].float().numpy())
+                for buffer in (pool.k_buffer[0], pool.v_buffer[0])
+            )
+            found.append(tuple(k if k == v else None for k, v in zip(keys, values, strict=True)))
+        return tuple(found)
+
+    def _places(self, slot: int, first: int, end: int) -> Iterator[tuple[Any, torch.Tensor]]:
+        full = self.requests.req_to_token[slot, first:end].to(torch.int64)
+        yield self.kv_pool.full_kv_pool, full
+        yield self.kv_pool.swa_kv_pool, self.allocator.full_to_swa_index_mapping[full]
+
+
+def hierarchical(adapter: type[ReleaseEngine]) -> type[ReleaseEngine]:
+    """A release's adapter with host pools."""
+    return type("Engine", (HostEngine, adapter), {"__doc__": adapter.__doc__})
+
+
+class Marking:
+    """A forward that stores marks and names no rows: `kvproof.model.player.Forward`."""
+
+    def __init__(self, engine: HostEngine) -> None:
+        self._engine = engine
+        self._launches = 0
+
+    def prefill(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
+        """One prefill launch."""
+        self._launches += 1
+        self._engine.mark([lane for lane in lanes if lane.request is not None], self._launches)
+        return []
+
+    decode = verify = prefill
+
+
+@dataclass  # without slots: `super()` finds no class that they made anew
+class HostPlayer(Player):
+    """Plays a scenario on a `HostEngine`, and tells what was loaded and what the pools hold."""
+
+    engine: HostEngine
+
+    def _prefill(self, operation: Prefill) -> Iterator[Fact]:
+        for fact in super()._prefill(operation):
+            yield (
+                replace(fact, loaded_len=self.engine.loaded) if isinstance(fact, Admitted) else fact
+            )
+
+    def _windows(self, mode: Mode, lanes: Sequence[Lane]) -> Iterator[Windowed]:
+        for fact in super()._windows(mode, lanes):
+            full, _ = self.engine.marks(fact.slot, 0, fact.start)
+            _, swa = self.engine.marks(fact.slot, fact.first, fact.start)
+            yield replace(fact, seen=swa, prefix_seen=full)

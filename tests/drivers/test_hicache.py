@@ -1,0 +1,107 @@
+"""A hierarchical cache: what goes to the host and comes back is whose it was."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from kvproof.fuzz.constructions import PAGED_HICACHE
+from kvproof.model.facts import Admitted, Ended, Skipped, Windowed
+from kvproof.model.monitor import check, statuses
+from kvproof.model.scenario import (
+    Decode,
+    Evict,
+    Finish,
+    Geometry,
+    Piece,
+    Prefill,
+    Retract,
+    Scenario,
+    Submit,
+)
+
+RELEASES = ["0.5.15", "0.5.16", "0.5.23"]
+
+BACK = Scenario(
+    geometry=Geometry(window=4, page_size=2, slots=2, pool_tokens=64),
+    operations=(
+        Submit(request="A", prompt=(Piece("A", 24),)), Prefill(request="A"), Decode(), Decode(),
+        Finish(request="A"), Evict(tokens=64, swa_tokens=64),
+        # Written over on the device before it is needed again.
+        Submit(request="X", prompt=(Piece("X", 30),)), Prefill(request="X"), Finish(request="X"),
+        Evict(tokens=64, swa_tokens=64),
+        Submit(request="B", prompt=(Piece("A", 24), Piece("B", 30))), Prefill(request="B"),
+        Decode(), Retract(request="B"), Evict(tokens=64, swa_tokens=64), Prefill(request="B"),
+        Decode(), Finish(request="B"),
+    ),
+)  # fmt: skip
+"""A's keys leave the device, others take their place, and B needs them, twice."""
+
+
+@pytest.fixture(params=RELEASES)
+def log(request, start):
+    return start(request.param, construction=PAGED_HICACHE).play(BACK, timeout=60, backend="none")
+
+
+def test_keys_come_back_from_the_host(log):
+    assert isinstance(log[-1], Ended), log[-1]
+    assert not [fact for fact in log if isinstance(fact, Skipped)]
+    admitted = [fact for fact in log if isinstance(fact, Admitted)]
+    assert [fact.loaded_len > 0 for fact in admitted] == [False, False, True, True]
+    assert admitted[2].matched_len >= 20  # a window may be held back
+    monitor = check(log)
+    assert monitor.witnesses["loaded back"] == 2
+    assert {name: found.sentence for name, found in monitor.violations.items()} == {}
+    assert {name for name, status in statuses(monitor).items() if status == "holds"} == {
+        "WINDOW", "PARTITION", "MAP", "LOCK", "CURSOR", "PROGRESS", "USEFUL", "REFINES",
+    }  # fmt: skip
+
+
+def test_the_marks_are_those_of_the_first_writer(log):
+    """Occupancy 1 is A: its marks were stored once, before they went to the host."""
+    found = next(fact for fact in log if isinstance(fact, Windowed) and fact.request == "B")
+    assert found.prefix_seen == tuple((1, position) for position in range(found.start))
+    assert found.seen == tuple((1, position) for position in range(found.first, found.start))
+
+
+@pytest.mark.parametrize("marks", ["seen", "prefix_seen"])
+@pytest.mark.parametrize(
+    ("wrong", "cause", "held"),
+    [
+        ((2, 23), "other-request", "which holds position 23 of request X"),
+        ((1, 3), "other-request", "which holds position 3 of request A"),
+        (None, "never-written", "which nobody has written"),
+    ],
+)
+def test_a_page_that_comes_back_as_another_s_is_seen(log, marks, wrong, cause, held):
+    at = next(i for i, f in enumerate(log) if isinstance(f, Windowed) and f.request == "B")
+    fact = log[at]
+    log[at] = replace(fact, **{marks: (*getattr(fact, marks)[:-1], wrong)})
+    [(broken, violation)] = check(log).violations.items()
+    assert broken == ("WINDOW", cause)
+    assert violation.sentence.endswith(held)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_pages_that_come_back_in_another_order_are_seen(start, release):
+    """The seeded fault; what is loaded is read at once, so the first reader shows it."""
+    process = start(release, construction=PAGED_HICACHE, pages_rolled=1)
+    monitor = check(process.play(BACK, timeout=60, backend="none"))
+    violation = monitor.violations["WINDOW", "other-request"]
+    assert "request B" in violation.sentence
+    assert "at its location of the full pool" in violation.sentence
+
+
+@pytest.mark.parametrize(("release", "refused"), [("0.5.15", True), ("0.5.16", False)])
+def test_a_prompt_that_the_host_holds_is_charged_twice_up_to_0_5_15(start, release, refused):
+    """docs/engines.md tells why: an idle engine refuses it for SWA memory that is all free."""
+    scenario = Scenario(
+        geometry=replace(BACK.geometry, swa_tokens=32),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 24),)), Prefill(request="A"),
+            Finish(request="A"), Evict(tokens=40, swa_tokens=40),
+            Submit(request="B", prompt=(Piece("A", 24),)), Prefill(request="B"),
+        ),
+    )  # fmt: skip
+    log = start(release, construction=PAGED_HICACHE).play(scenario, timeout=60, backend="none")
+    assert (("PROGRESS", "refused") in check(log).violations) == refused
