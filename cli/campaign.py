@@ -37,6 +37,9 @@ from kvproof.model.verdict import Cause, Invariant
 
 ROOT = Path(".kvproof/campaigns")
 EXAMPLES = "examples"
+LINE_EVERY_S = 30.0
+"""Seconds between two lines of progress where there is no terminal."""
+
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -241,10 +244,13 @@ class _Watcher(View):
     def kept(self, tallies: Tallies, entry: Entry) -> None:
         for line in self._lines(tallies, entry):
             self.console.print(line, soft_wrap=True)
-        self._show(tallies, ())
 
-    def passed(self, tallies: Tallies, running: Sequence[Unit]) -> None:
-        self._show(tallies, running)
+    def passed(self, tallies: Tallies, running: Sequence[Unit], elapsed: float) -> None:
+        if self.live is not None:
+            self.live.update(_progress(tallies, running, elapsed, self.seconds))
+        elif elapsed - self.shown >= LINE_EVERY_S:
+            self.shown = elapsed
+            self.console.print(_head(tallies, elapsed, self.seconds), soft_wrap=True)
 
     def _lines(self, tallies: Tallies, entry: Entry) -> Iterator[Text]:
         match entry:
@@ -273,18 +279,6 @@ class _Watcher(View):
                     f"{entry.target}: {what} was lost: {entry.cause}: {entry.message}", "magenta"
                 )
 
-    def _show(self, tallies: Tallies, running: Sequence[Unit]) -> None:
-        if self.live is not None:
-            self.live.update(_progress(tallies, running, self.seconds))
-        elif tallies.elapsed - self.shown >= 30:
-            self.shown = tallies.elapsed
-            sequences = sum(t.survey.sequences for t in tallies.by_name.values())
-            self.console.print(
-                f"{tallies.elapsed:.0f} s of {self.seconds:.0f}: {sequences} sequences, "
-                f"{sequences / tallies.elapsed:.1f} a second",
-                soft_wrap=True,
-            )
-
 
 @contextmanager
 def _watching(seconds: float) -> Iterator[View]:
@@ -296,7 +290,15 @@ def _watching(seconds: float) -> Iterator[View]:
         yield _Watcher(live, seconds)
 
 
-def _progress(tallies: Tallies, running: Sequence[Unit], seconds: float) -> RenderableType:
+def _head(tallies: Tallies, elapsed: float, seconds: float) -> str:
+    total = sum(tally.survey.sequences for tally in tallies.by_name.values())
+    rate = total / elapsed if elapsed else 0.0
+    return f"{elapsed:.0f} s of {seconds:.0f}: {total} sequences, {rate:.1f} a second"
+
+
+def _progress(
+    tallies: Tallies, running: Sequence[Unit], elapsed: float, seconds: float
+) -> RenderableType:
     table = plain_table(
         "target", "sequences", "a second", "marks", "behaviours", "broken", "lost", "now"
     )
@@ -317,10 +319,7 @@ def _progress(tallies: Tallies, running: Sequence[Unit], seconds: float) -> Rend
             str(len(tally.lost) + sum(f.occurrences for f in survey.faults.values())),
             at_work.get(name, ""),
         )
-    total = sum(tally.survey.sequences for tally in tallies.by_name.values())
-    rate = total / tallies.elapsed if tallies.elapsed else 0.0
-    head = f"{tallies.elapsed:.0f} s of {seconds:.0f}: {total} sequences, {rate:.1f} a second"
-    return Group(Text(head, "bold"), table)
+    return Group(Text(_head(tallies, elapsed, seconds), "bold"), table)
 
 
 # At the end

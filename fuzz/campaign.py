@@ -523,6 +523,12 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             return Verdict(
                 invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
             )
+    unconfirmed = [cause for broken, cause in survey.first if broken == invariant]
+    if unconfirmed:
+        reason = f"a violation was seen ({', '.join(unconfirmed)}) and is not confirmed yet"
+        return Verdict(
+            invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
+        )
     if survey.faults:
         return Verdict(
             invariant=invariant,

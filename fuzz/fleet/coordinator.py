@@ -47,8 +47,8 @@ class View:
     def kept(self, tallies: Tallies, entry: Entry) -> None:
         """An entry is on the disk."""
 
-    def passed(self, tallies: Tallies, running: Sequence[Unit]) -> None:
-        """Some time passed; ``tallies.elapsed`` is the campaign's, as far as it is kept."""
+    def passed(self, tallies: Tallies, running: Sequence[Unit], elapsed: float) -> None:
+        """Some time passed; ``elapsed`` seconds of the campaign so far."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Coordinator:
                 self._end_what_hangs()
                 self._give_out()
                 units = [each.unit for each in self._running.values()]
-                self.view.passed(self.tallies, units)
+                self.view.passed(self.tallies, units, self._elapsed)
             self._keep(Closed(elapsed=self._elapsed))
         finally:
             for lane in self._lanes:
@@ -131,7 +131,7 @@ class Coordinator:
         """What a lane that was at the target ``last`` does next; None for nothing."""
         time_is_up = self._elapsed >= self.seconds
         shrinking = self._shrinking()
-        if time_is_up or len(shrinking) < max(1, self.workers // 2):
+        if self.plan.shrinks and (time_is_up or len(shrinking) < max(1, self.workers // 2)):
             for tally in self._tallies:
                 for unit in tally.to_shrink(self.seed):
                     if (unit.target, _broken(unit)) not in shrinking and not tally.is_given_up:

@@ -46,6 +46,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         memory_gib: memory that a worker and its engine may each have; 0 for no limit.
         grace: seconds that a unit may take beyond what it was given, an engine's start included,
             before its worker counts as hung; ``shrink_seconds`` are given to a shrinking.
+        shrinks: whether what is found is made small and confirmed.
+        shrink_sequences: that Hypothesis draws to come upon a failure again and shrink it; where it
+            does not, what was found is simplified alone.
     """
 
     examples: str
@@ -56,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     play_timeout: float = 20.0
     memory_gib: float = 0.0
     grace: float = 240.0
+    shrinks: bool = True
+    shrink_sequences: int = 400
     shrink_seconds: float = 900.0
 
 
@@ -283,11 +288,6 @@ def _me() -> str:
     return f"{platform.node()}:{os.getpid()}"
 
 
-_DRAWN_TO_SHRINK = 400
-"""Scenarios that Hypothesis draws to come upon the failure again; it was found with luck of others'
-examples, perhaps, and then simplifying the one that was found has to do."""
-
-
 def _campaign(
     unit: Unit, plan: Plan, subject: Subject, process: Process, *, sequences: int
 ) -> Campaign:
@@ -369,7 +369,7 @@ class _Log(Listener):
 
 
 def _shrink(unit: Shrink, plan: Plan, subject: Subject, process: Process) -> Told:
-    campaign = _campaign(unit, plan, subject, process, sequences=_DRAWN_TO_SHRINK)
+    campaign = _campaign(unit, plan, subject, process, sequences=plan.shrink_sequences)
     campaign.listener = log = _Log()
     broken = (unit.violation.invariant, unit.violation.cause)
     survey = Survey(
