@@ -123,7 +123,9 @@ def campaign(
     memory: Annotated[
         float, typer.Option(metavar="GIB", help="Memory that each process may have. 0: no limit.")
     ] = 0.0,
-    unit: Annotated[float, typer.Option(help="Seconds of one search of one target.")] = 10.0,
+    unit: Annotated[
+        float, typer.Option(help="Seconds that one search may take, of 200 sequences at most.")
+    ] = 30.0,
     seed: Annotated[str, typer.Option(help="A number, or `random`.")] = "0",
     resume: Annotated[
         Path | None,

@@ -41,8 +41,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         examples: folder where Hypothesis shares examples; all workers must reach it.
         redis: URL of a Redis server that shares them too; empty for none.
-        seconds: time of one search.
-        sequences: of one search at most.
+        seconds: that one search may take; it ends before, after its ``sequences``. Of these
+            Hypothesis draws the first tenth small, and from half of them on it goes by what was
+            fed back, which the next search starts from.
         memory_gib: memory that a worker and its engine may each have; 0 for no limit.
         grace: seconds that a unit may take beyond what it was given, an engine's start included,
             before its worker counts as hung; ``shrink_seconds`` are given to a shrinking.
@@ -53,8 +54,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     examples: str
     redis: str = ""
-    seconds: float = 10.0
-    sequences: int = 2000
+    seconds: float = 30.0
+    sequences: int = 200
     kernel_share: int = 8
     play_timeout: float = 20.0
     memory_gib: float = 0.0
