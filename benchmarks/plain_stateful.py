@@ -2,11 +2,11 @@
 
 The baseline is what one would write otherwise: a `RuleBasedStateMachine` with a rule for each
 operation, requests in bundles, and preconditions that keep most rules meaningful. It knows nothing
-of windows, pages and tails. It is measured in two forms: with prompts that are lists of tokens, as a
-cache's interface takes them, and with prompts that are prefixes of three texts, as somebody writes
-who knows that a cache is about shared prefixes. All else is the same for all: geometries, engine
-process, backend (``rules``), monitor, what counts as found, and the limits, in one run, seed by
-seed. The engine is imported before the first clock starts. Nothing is shrunk.
+of windows, pages and tails. It is measured in two forms: with prompts that are lists of tokens, as
+a cache's interface takes them, and with prompts that are prefixes of three texts, as somebody
+writes who knows that a cache is about shared prefixes. All else is the same for all: geometries,
+engine process, backend (``rules``), monitor, what counts as found, and the limits, in one run, seed
+by seed. The engine is imported before the first clock starts. Nothing is shrunk.
 
 A search that finds nothing counts with the time at which it gave up, so that a ratio is not
 flattered; how many those are is said beside it.
@@ -288,7 +288,7 @@ def main() -> None:
     arguments = parser.parse_args()
     [target] = find_targets([arguments.engine], EngineStore())
     limits = {"sequences": arguments.sequences, "seconds": arguments.seconds}
-    searches = {
+    searches: dict[str, Callable[..., dict[str, Any]]] = {
         "strategies": seek_with_strategies,
         "plain stateful, lists of tokens": partial(seek_plainly, TOKENS),
         "plain stateful, shared texts": partial(seek_plainly, PREFIXES),
