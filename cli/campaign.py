@@ -48,7 +48,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         operations: of its smallest scenario.
-        seed: of the search that came upon it soonest, after ``found_after`` sequences.
+        seed: of the search that came upon it soonest, after ``found_after`` sequences; None if that
+            search went on from shared examples.
         occurrences: sequences that broke so.
         confirmed: the real kernels repeat it; None until it was made small.
     """
@@ -57,7 +58,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     invariant: Invariant
     cause: Cause
     operations: int
-    seed: int
+    seed: int | None
     found_after: int
     occurrences: int
     confirmed: bool | None
@@ -265,7 +266,8 @@ class _Watcher(View):
                         self.told.add((entry.target, name))
                         size = len(failure.scenario.operations)
                         words = f"{entry.target}: {name} broke, in {size} operations"
-                        yield Text(f"{words}, seed {entry.seed}", "red")
+                        of = "" if entry.seed is None else f", seed {entry.seed}"
+                        yield Text(words + of, "red")
                 for fault in entry.faults:
                     error = fault.error
                     yield Text(
@@ -445,7 +447,8 @@ def _failures(report: CampaignReport) -> Table:
             f"{failure.invariant}/{failure.cause}",
             str(failure.operations),
             str(failure.occurrences),
-            f"seed {failure.seed}, sequence {failure.found_after}",
+            f"sequence {failure.found_after}"
+            + ("" if failure.seed is None else f" of seed {failure.seed}"),
             words[failure.confirmed],
         )
     return table

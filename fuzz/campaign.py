@@ -264,8 +264,8 @@ class Campaign:
     Attributes:
         parts: what is tried of a long history, before it is simplified.
         enough: whether a survey may end before all is drawn.
-        database: where Hypothesis keeps and finds examples; without one a seed draws the same
-            scenarios whenever it is given.
+        database: where Hypothesis keeps and finds examples, for a survey that goes on from what
+            others found. Hypothesis takes a seed or a database: the seed has no part in it then.
         feedback: told of each play of a survey while Hypothesis still looks on.
     """
 
@@ -446,17 +446,16 @@ class Campaign:
     ) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
         drawn = given(scenarios_of(self.target, self.profile))(act)
-        seed(self.seed)(
-            settings(
-                max_examples=self.profile.sequences,
-                phases=phases,
-                database=database,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                report_multiple_bugs=False,
-                print_blob=False,
-            )(drawn)
-        )()
+        bounded = settings(
+            max_examples=self.profile.sequences,
+            phases=phases,
+            database=database,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            print_blob=False,
+        )(drawn)
+        (seed(self.seed)(bounded) if database is None else bounded)()
 
 
 def result_of(

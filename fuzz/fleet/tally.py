@@ -25,7 +25,7 @@ class Tally:
 
     Attributes:
         survey: all searches together; its ``smallest`` are the smallest failures.
-        quickest: the fewest sequences that a search took to a failure, and its seed.
+        quickest: the fewest sequences that a search took to a failure, and its seed if it had one.
         done: numbers of the searches that are kept.
         in_a_row: units lost since one came to something.
         hapless: times that the shrinking of a failure was lost.
@@ -34,7 +34,7 @@ class Tally:
     subject: Subject
     survey: Survey = field(init=False)
     behaviours: set[str] = field(default_factory=set)
-    quickest: dict[Break, tuple[int, int]] = field(default_factory=dict)
+    quickest: dict[Break, tuple[int, int | None]] = field(default_factory=dict)
     findings: dict[Break, Finding] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     lost: list[Lost] = field(default_factory=list)
@@ -79,7 +79,8 @@ class Tally:
                     survey.sequences + failure.found_after, survey.seconds + failure.seconds,
                 )  # fmt: skip
             quick = (failure.found_after, entry.seed)
-            self.quickest[broken] = min(self.quickest.get(broken, quick), quick)
+            if broken not in self.quickest or quick[0] < self.quickest[broken][0]:
+                self.quickest[broken] = quick
         survey.sequences += entry.sequences
         survey.kernel_sequences += entry.kernel_sequences
         survey.operations += entry.operations

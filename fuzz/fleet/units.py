@@ -41,9 +41,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         examples: folder where Hypothesis shares examples; all workers must reach it.
         redis: URL of a Redis server that shares them too; empty for none.
-        seconds: that one search may take; it ends before, after its ``sequences``. Of these
-            Hypothesis draws the first tenth small, and from half of them on it goes by what was
-            fed back, which the next search starts from.
+        seconds: that one search may take; it ends before, after its ``sequences``, of which
+            Hypothesis draws the first tenth small.
         memory_gib: memory that a worker and its engine may each have; 0 for no limit.
         grace: seconds that a unit may take beyond what it was given, an engine's start included,
             before its worker counts as hung; ``shrink_seconds`` are given to a shrinking.
@@ -70,13 +69,15 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, tag="search"):
 
     Attributes:
         number: of this search among the target's.
+        seed: of what is drawn; None to draw anew, and to go on from the examples that all searches
+            without a seed share. Hypothesis takes one or the other.
         known: what broke before; anything else that breaks ends the search, so that it is kept at
             once.
     """
 
     target: str
     number: int
-    seed: int
+    seed: int | None
     known: tuple[Break, ...] = ()
 
 
@@ -126,7 +127,7 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True, tag="searched"):
 
     target: str
     number: int
-    seed: int
+    seed: int | None
     sequences: int
     kernel_sequences: int
     operations: int
@@ -177,8 +178,14 @@ Told: TypeAlias = tuple[Searched | Shrunk | Lost, list[Fact]]
 """What a unit came to, with the log of a finding."""
 
 
-def seed_of(campaign: int, target_name: str, number: int) -> int:
-    """The seed of a target's search: another for each, the same whoever works on it."""
+def seed_of(campaign: int, target_name: str, number: int) -> int | None:
+    """The seed of a target's search: another for each, the same whoever works on it.
+
+    Every other one has none: a campaign should be told by its seed as far as may be, and it should
+    go on from what it learned.
+    """
+    if number % 2:
+        return None
     digest = sha256(f"{campaign} {target_name} {number}".encode()).digest()
     return int.from_bytes(digest[:4])
 
@@ -298,7 +305,7 @@ def _campaign(
         profile=Profile(
             sequences=sequences, kernel_share=plan.kernel_share, play_timeout=plan.play_timeout
         ),
-        seed=unit.seed,
+        seed=unit.seed or 0,
     )
 
 
@@ -319,7 +326,7 @@ def _search(unit: Search, plan: Plan, subject: Subject, process: Process) -> Sea
     else:
         campaign.time_limit = plan.seconds
         campaign.enough = lambda survey: not survey.first.keys() <= known
-        campaign.database = database_of(plan, subject.name)
+        campaign.database = None if unit.seed is not None else database_of(plan, subject.name)
     survey = campaign.survey()
     return _searched(unit, survey, behaviours)
 
