@@ -126,7 +126,7 @@ class Tally:
         return [
             Shrink(
                 target=self.subject.name,
-                seed=seed,
+                seed=self._seed_of(broken, seed),
                 scenario=scenario,
                 backend=backend,
                 violation=violation,
@@ -139,6 +139,11 @@ class Tally:
             )
             if broken not in self.findings and self.hapless[broken] < GIVEN_UP_AFTER
         ]
+
+    def _seed_of(self, broken: Break, campaign: int) -> int:
+        """Seed of a search that came upon a failure, so that it can be drawn again."""
+        seed = self.quickest[broken][1]
+        return campaign if seed is None else seed
 
     def result(self, seed: int) -> TargetResult:
         """As a campaign on this target alone would report it."""

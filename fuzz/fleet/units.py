@@ -47,8 +47,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         grace: seconds that a unit may take beyond what it was given, an engine's start included,
             before its worker counts as hung; ``shrink_seconds`` are given to a shrinking.
         shrinks: whether what is found is made small and confirmed.
-        shrink_sequences: that Hypothesis draws to come upon a failure again and shrink it; where it
-            does not, what was found is simplified alone.
+        shrink_sequences: that Hypothesis draws to come upon a failure again and shrink it, the same
+            ones as the search drew if that had a seed and these are as many; where it does not come
+            upon it, what was found is simplified alone.
     """
 
     examples: str
@@ -60,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     memory_gib: float = 0.0
     grace: float = 240.0
     shrinks: bool = True
-    shrink_sequences: int = 400
+    shrink_sequences: int = 200
     shrink_seconds: float = 900.0
 
 

@@ -14,7 +14,7 @@ from kvproof.fuzz.fleet.tally import Tallies
 from kvproof.fuzz.fleet.units import Plan, Told, Unit, Worker
 from kvproof.fuzz.run_folder import RunFolder
 
-FAULT = next(subject for subject in FAULTY if subject.name.startswith("model-miscount"))
+FAULT = next(subject for subject in FAULTY if subject.name.startswith("model-never-reuse"))
 
 
 class DiedError(Exception):

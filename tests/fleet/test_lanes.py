@@ -40,7 +40,7 @@ def check_that_a_death_is_seen(lane: Lane, plan: Plan) -> None:
     assert pid != os.getpid()
     assert pid_of(lane.submit(search(1), plan)) == pid  # it keeps its worker, and its engine
     endless = Plan(examples=plan.examples, seconds=1000.0, sequences=1_000_000)
-    known: tuple[Break, ...] = (("PARTITION", "sizes"),)
+    known: tuple[Break, ...] = (("USEFUL", "no-reuse"),)
     future = lane.submit(Search(target=FAULT.name, number=2, seed=2, known=known), endless)
     os.kill(pid, signal.SIGKILL)
     error = future.exception(timeout=START_S)
@@ -97,7 +97,7 @@ def test_what_a_search_learned_is_there_for_the_next(
     seeded = Search(target=FAULT.name, number=0, seed=0)
     Worker().work(seeded, plan)
     assert (shared.data, owners) == ({}, [])  # Hypothesis takes a seed or a database
-    known: tuple[Break, ...] = (("PARTITION", "sizes"),)
+    known: tuple[Break, ...] = (("USEFUL", "no-reuse"),)
     Worker().work(Search(target=FAULT.name, number=1, seed=None, known=known), plan)
     assert owners == [FAULT.name]
     assert any(shared.data.values())
