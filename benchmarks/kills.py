@@ -29,11 +29,13 @@ from kvproof.fuzz.manifest import processor
 
 PRINTED = re.compile(r"^(\S+): ([A-Z]\S*) broke, in \d+ operations")
 KVPROOF = (sys.executable, "-c", "from kvproof.cli import main; main()")
-START_S = 120.0
+START_S = 300.0
+ORPHANED_S = 120.0
+"""Seconds that a worker may take to see it; one that is just being started, on a busy machine."""
 
 
 class OrphanedError(Exception):
-    """Workers went on without their coordinator."""
+    """Workers go on without their coordinator."""
 
 
 def start(folder: Path, *, is_first: bool) -> subprocess.Popen[str]:
@@ -62,12 +64,12 @@ def killed_after(process: subprocess.Popen[str], seconds: float) -> set[tuple[st
     """Failures that a session printed until it was killed.
 
     Raises:
-        OrphanedError: somebody still holds its stderr, half a minute later.
+        OrphanedError: somebody still holds its stderr, two minutes later.
     """
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     try:
-        _, printed = process.communicate(timeout=30)
+        _, printed = process.communicate(timeout=ORPHANED_S)
     except subprocess.TimeoutExpired as error:
         raise OrphanedError("workers outlive a coordinator that was killed") from error
     if process.returncode != -signal.SIGKILL:
