@@ -228,6 +228,11 @@ def _lanes(ray: str | None, workers: int | None) -> Iterator[tuple[Lanes, int, s
         return
     with ray_lanes(ray) as (lanes, cpus, nodes):
         count = workers or cpus
+        if count > cpus:
+            raise EngineError(
+                f"the cluster has {cpus} CPUs, and {count} lanes were asked for",
+                fix="give fewer --workers, or add nodes",
+            )
         yield lanes, count, f"{count} in a Ray cluster of {nodes} nodes"
 
 

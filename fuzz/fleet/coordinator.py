@@ -122,7 +122,16 @@ class Coordinator:
                     lane = self._lanes[number] = self.lanes()
                 self._on[number] = unit.target
                 until = self.clock() + self.plan.grace + self._seconds_of(unit)
-                self._running[lane.submit(unit, self.plan)] = _Running(number, unit, until)
+                self._running[self._submit(lane, unit)] = _Running(number, unit, until)
+
+    def _submit(self, lane: Lane, unit: Unit) -> Future[Told]:
+        """A worker may have died while it had nothing to do: that is seen only now."""
+        try:
+            return lane.submit(unit, self.plan)
+        except Exception as error:
+            future: Future[Told] = Future()
+            future.set_exception(error)
+            return future
 
     def _seconds_of(self, unit: Unit) -> float:
         return self.plan.shrink_seconds if isinstance(unit, Shrink) else self.plan.seconds

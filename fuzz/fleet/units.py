@@ -8,6 +8,7 @@ import resource
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -248,8 +249,13 @@ def database_of(plan: Plan, owner: str) -> ExampleDatabase:
     Raises:
         EngineError: a Redis server is named and its client is not installed.
     """
-    database: ExampleDatabase = DirectoryBasedExampleDatabase(Path(plan.examples))
-    if plan.redis:
+    return _OwnKeys(_shared(plan.examples, plan.redis), owner)
+
+
+@cache  # a database that writes in the background has a thread
+def _shared(examples: str, redis: str) -> ExampleDatabase:
+    database: ExampleDatabase = DirectoryBasedExampleDatabase(Path(examples))
+    if redis:
         try:
             from hypothesis.extra.redis import RedisExampleDatabase  # noqa: PLC0415  # an extra
             from redis import Redis  # noqa: PLC0415
@@ -258,9 +264,9 @@ def database_of(plan: Plan, owner: str) -> ExampleDatabase:
                 "the client of Redis is not installed", fix="pip install 'kvproof[redis]'"
             ) from error
         # Nobody waits for what is written over a network.
-        shared = BackgroundWriteDatabase(RedisExampleDatabase(Redis.from_url(plan.redis)))
+        shared = BackgroundWriteDatabase(RedisExampleDatabase(Redis.from_url(redis)))
         database = MultiplexedDatabase(database, shared)
-    return _OwnKeys(database, owner)
+    return database
 
 
 class Worker:
@@ -274,8 +280,8 @@ class Worker:
     def work(self, unit: Unit, plan: Plan) -> Told:
         """What a unit comes to."""
         if plan.memory_gib:
-            limit = int(plan.memory_gib * 2**30)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (int(plan.memory_gib * 2**30), hard))
         try:
             subject, process = self._engine(unit.target)
             if isinstance(unit, Shrink):

@@ -135,6 +135,23 @@ def test_a_worker_that_dies_is_recorded_and_replaced(tmp_path: Path) -> None:
     assert not tally.is_given_up
 
 
+def test_a_worker_that_died_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
+    deaths = [1]
+
+    def spoil(_unit: Unit) -> Future[Told] | None:
+        if deaths:
+            deaths.pop()
+            raise DiedError("the process is gone")
+        return None
+
+    session = Session(
+        tmp_path / "c", subjects=(FAULT,), lane=lambda: HereLane(spoil), seconds=1.0, sequences=5
+    )
+    [lost] = session.run().by_name[FAULT.name].lost
+    assert (lost.cause, lost.number) == ("died", 0)
+    assert len(session.lanes) == 2
+
+
 def test_a_worker_that_hangs_is_killed_and_recorded(tmp_path: Path) -> None:
     hangs = [1]
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
+import fakeredis
 import pytest
 from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase
+from msgspec.structs import replace
 
 from kvproof.fuzz.campaign import Break
 from kvproof.fuzz.fleet import units
@@ -114,11 +116,24 @@ def test_memory_that_is_too_small_is_an_error_of_the_worker(lane: ProcessLane, p
     assert error is not None
 
 
+def test_searches_share_examples_through_redis(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fakeredis.FakeServer()
+    monkeypatch.setattr("redis.Redis.from_url", lambda _url: fakeredis.FakeRedis(server=server))
+    here = database_of(replace(plan, redis="redis://one"), "target")
+    there = database_of(Plan(examples=str(tmp_path / "there"), redis="redis://two"), "target")
+    here.save(b"key", b"value")
+    assert [*here.fetch(b"key")] == [b"value"]  # which waits for what is being written
+    assert [*there.fetch(b"key")] == [b"value"]
+    assert [*database_of(replace(plan, redis="redis://one"), "other").fetch(b"key")] == []
+
+
 def test_redis_without_its_client_says_what_to_install(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "redis", None)
     monkeypatch.delitem(__import__("sys").modules, "hypothesis.extra.redis", raising=False)
     with pytest.raises(EngineError) as caught:
-        database_of(Plan(examples=plan.examples, redis="redis://localhost"), "mine")
+        database_of(replace(plan, redis="redis://nobody"), "mine")
     assert "kvproof[redis]" in caught.value.fix
