@@ -115,7 +115,7 @@ BENCHMARKS = {
 def run(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
     """What a benchmark prints, with its command and the time that it took."""
     command = [*benchmark.command, *(benchmark.quick if quick else ())]
-    began = time.monotonic()
+    began, load = time.monotonic(), os.getloadavg()[0]
     child = subprocess.run(
         [sys.executable, *command], stdout=subprocess.PIPE, text=True, check=False
     )
@@ -124,6 +124,7 @@ def run(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
         "command": [word.replace(str(HERE), "benchmarks") for word in command],
         "seconds": round(time.monotonic() - began, 1),
         "exit_code": child.returncode,
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
     }
     try:
         entry["result"] = json.loads(child.stdout)
@@ -140,7 +141,6 @@ def machine() -> dict[str, Any]:
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 1),
         "gpus": gpus,
         "python": platform.python_version(),
         "kvproof": version("kvproof"),
@@ -180,17 +180,18 @@ def document(report: dict[str, Any]) -> str:
     facts = report["machine"]
     gpus = ", ".join(facts["gpus"]) or "none"
     lines = [
-        f"Machine: {facts['cores']} cores, {facts['processor']}, GPU: {gpus}; load before the run "
-        f"{facts['load_before']}. Python {facts['python']}, "
+        f"Machine: {facts['cores']} cores, {facts['processor']}, GPU: {gpus}. "
+        f"Python {facts['python']}, "
         + ", ".join(f"{name} {number}" for name, number in facts["packages"].items())
         + "."
     ]
-    if facts["load_before"] > facts["cores"] / 2:
-        lines += ["", "**The machine was busy: times and ratios of times here say little.**"]
     for name, entry in report["results"].items():
         lines += ["", f"## {entry['title']}", ""]
         command = " ".join(["python", *entry["command"]]) if name != "prove" else "kvproof prove"
-        lines += [f"`{command}`, {entry['seconds']} s" + _load(entry), ""]
+        before, after = entry["load"]
+        lines += [f"`{command}`, {entry['seconds']} s, load {before} before and {after} after.", ""]
+        if before > facts["cores"] / 2:
+            lines += ["**The machine was busy: times and their ratios say little.**", ""]
         if "result" not in entry:
             lines += [f"It failed with exit code {entry['exit_code']}."]
             continue
@@ -203,13 +204,8 @@ def document(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _load(entry: dict[str, Any]) -> str:
-    load = entry.get("result", {}).get("machine", {}).get("load")
-    return "" if load is None else f", load {load:.1f} at its end"
-
-
 def main() -> None:
-    """Run, or write the document."""
+    """Run, or write the document; what a file has of other benchmarks on this machine is kept."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="*", choices=BENCHMARKS, default=[*BENCHMARKS])
     parser.add_argument("--out", type=Path, default=OUT, help="file of the results")
@@ -226,11 +222,15 @@ def main() -> None:
         return
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"machine": machine(), "quick": arguments.quick, "results": {}}
+    if arguments.out.exists():
+        past = json.loads(arguments.out.read_text())
+        if all(past[part] == report[part] for part in ("machine", "quick")):
+            report = past
     for name in arguments.only:
         sys.stderr.write(f"{name}: {BENCHMARKS[name].title}\n")
         report["results"][name] = run(BENCHMARKS[name], quick=arguments.quick)
         arguments.out.write_text(json.dumps(report, indent=1) + "\n")
-    failed = [name for name, entry in report["results"].items() if entry["exit_code"]]
+    failed = [name for name in arguments.only if report["results"][name]["exit_code"]]
     sys.stderr.write(f"results: {arguments.out}\n")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
