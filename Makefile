@@ -50,8 +50,13 @@ test: engines browser ## Set up and run the linter, the type checker and all tes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/mypy benchmarks examples
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+
+.PHONY: commands
+commands: setup ## Make docs/commands.md anew, from what the commands say of themselves
+	$(BIN)/python -m typer kvproof.cli.app utils docs --name kvproof --title Commands \
+	  --output docs/commands.md
 
 .PHONY: setup
 setup: $(VENV)/.installed ## Create the virtual environment and install kvproof

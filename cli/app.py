@@ -34,6 +34,7 @@ from kvproof.cli import (
     replay,
     runs,
     triage,
+    vectors,
 )
 from kvproof.cli.output import ExitCode, fail
 from kvproof.kernels.engines.errors import EngineError
@@ -120,3 +121,4 @@ app.command()(policy.policy)
 app.command()(determinism.determinism)
 app.command()(runs.runs)
 app.command()(defects.defects)
+app.command()(vectors.vectors)

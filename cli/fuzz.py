@@ -230,7 +230,8 @@ def fuzz(
     report = _report(results, table, baseline, number, profile, folder)
     for document in tables or ():
         _renew(document, report, bounds)
-    show(_print(report, watcher.scenarios, stories=stories), report, as_json=as_json)
+    asked = {target.name: target.asked for target in targets}
+    show(_print(report, watcher.scenarios, asked, stories=stories), report, as_json=as_json)
     if not report.as_expected:
         raise typer.Exit(ExitCode.VIOLATION)
 
@@ -311,7 +312,11 @@ def verdict_table(report: Report) -> Table:
 
 
 def _print(
-    report: Report, scenarios: dict[tuple[str, str], Path], *, stories: bool
+    report: Report,
+    scenarios: dict[tuple[str, str], Path],
+    asked: dict[str, str],
+    *,
+    stories: bool,
 ) -> RenderableType:
     parts: list[RenderableType] = [verdict_table(report), ""]
     told = False
@@ -338,7 +343,7 @@ def _print(
                 told = True
                 story = path.with_name(path.name.replace(".scenario.json", ".txt")).read_text()
                 parts += ["", paint(story)]
-            parts.append(Text(f"    replay: kvproof replay {path} --engine {result.target}"))
+            parts.append(Text(f"    replay: kvproof replay {path} --engine {asked[result.target]}"))
         for fault in result.faults:
             parts.append(
                 Text(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from kvproof.fuzz.constructions import (
     BY_FAMILY,
@@ -52,6 +58,15 @@ OVERLAPS = (0, 1)
 to launch the next step, and the worker that would know is not among what the drivers play."""
 
 
+DRIVER = "driver:"
+"""``driver:COMMAND`` stands for an engine that brings its own driver."""
+
+OWN = "own"
+"""Construction of such an engine."""
+
+_DRIVER = "write e.g. --engine 'driver:python my_driver.py'; see docs/drivers.md"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """One engine in one construction; named ``<engine>:<construction>``.
@@ -70,6 +85,11 @@ class Target:
     def name(self) -> str:
         """Name in reports and in the table of expected results."""
         return f"{self.engine.name}:{self.construction}"
+
+    @property
+    def asked(self) -> str:
+        """What ``--engine`` takes for it."""
+        return self.name
 
     @property
     def family(self) -> Family:
@@ -135,6 +155,62 @@ class Target:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverTarget(Target):
+    """An engine that brings its own driver.
+
+    Attributes:
+        command: starts the driver, which speaks the protocol of `fuzz.drivers.wire`.
+    """
+
+    command: tuple[str, ...]
+
+    @classmethod
+    def of_command(cls, text: str) -> DriverTarget:
+        """The target of a command line; it is named after the program's file.
+
+        Raises:
+            EngineError: there is no such program, or none is named.
+        """
+        try:
+            command = tuple(shlex.split(text))
+        except ValueError as error:
+            raise EngineError(f"{text!r} is no command line: {error}", fix=_DRIVER) from error
+        if not command:
+            raise EngineError(f"`{DRIVER}` names no command", fix=_DRIVER)
+        if shutil.which(command[0]) is None:
+            raise EngineError(f"there is no program {command[0]!r}", fix=_DRIVER)
+        files = [Path(word) for word in command if Path(word).is_file()]
+        program = (files[-1] if files else Path(command[0])).absolute()
+        folder = program.parent
+        engine = Engine(
+            name=program.stem, version="unknown", source="driver", root=folder, deps=folder
+        )
+        return cls(engine=engine, construction=OWN, command=command)
+
+    @property
+    def asked(self) -> str:
+        """What ``--engine`` takes for it, as a word of a shell."""
+        return shlex.quote(DRIVER + shlex.join(self.command))
+
+    def process(self, *, kernels: KernelBackend = "interpreter", **options: Any) -> EngineProcess:
+        """The driver's process, not yet started. It is its own to say how it plays.
+
+        Raises:
+            EngineError: another way was asked for than its own.
+        """
+        known = inspect.signature(Target.process).parameters
+        changed = [name for name, value in options.items() if value != known[name].default]
+        if changed:
+            raise EngineError(
+                f"{self.name} has a driver of its own, which {', '.join(changed)} does not reach",
+                fix="leave the option out, or give it to the driver in its command line",
+            )
+        return EngineProcess(
+            name=self.engine.name, command=self.command, env=dict(os.environ), backend=kernels
+        )
+
+
 def targets_of(engine: Engine) -> tuple[Target, ...]:
     """All constructions of an engine."""
     family = family_of(engine.root)
@@ -197,7 +273,8 @@ def find_targets(
     """Targets by name.
 
     ``0.5.16:registry`` is one; ``0.5.16`` stands for the engine's constructions but those that are
-    variants of another; ``0.5.16:all`` for all. No names stand for every installed engine.
+    variants of another; ``0.5.16:all`` for all; ``driver:COMMAND`` for an engine with a driver of
+    its own. No names stand for every installed engine.
 
     Raises:
         EngineError: nothing is installed, or a name is of no engine or construction.
@@ -210,7 +287,14 @@ def find_targets(
             )
     found: list[Target] = []
     for name in names:
+        if name.startswith(DRIVER):
+            found.append(DriverTarget.of_command(name.removeprefix(DRIVER)))
+            continue
         engine_name, _, construction = name.partition(":")
+        if construction == OWN:
+            raise EngineError(
+                f"{name} brings its own driver, which is not in the store", fix=_DRIVER
+            )
         targets = targets_of(store.find(engine_name))
         chosen = [t for t in targets if _is_meant(t, construction, family)]
         if not chosen:

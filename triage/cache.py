@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, cache_root
 
 FILE = "triage.sqlite3"
+
+_UNKNOWN = secrets.token_hex()
 
 
 class ResultCache:
@@ -75,7 +78,12 @@ def own_code() -> str:
 
 
 def engine_code(engine: Engine) -> str:
-    """Hash of an engine's code: its wheel's, or a checkout's Python files as they are now."""
+    """Hash of an engine's code: its wheel's, or a checkout's Python files as they are now.
+
+    What an engine with a driver of its own is made of is not known: it has a code of this process.
+    """
+    if engine.source == "driver":
+        return _UNKNOWN
     if engine.sha256 is not None:
         return engine.sha256
     return _hash((engine.root / "sglang").rglob("*.py"))

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import PurePath
 from typing import IO, Any, Protocol
@@ -283,12 +284,18 @@ def _forwards(
     }
 
 
+@contextmanager
+def open_wire() -> Iterator[IO[bytes]]:
+    """Where facts go: stdout as it was. What an engine prints must not end up between them."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as wire:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        yield wire
+
+
 def main(arguments: list[str]) -> None:
     """Serve scenarios from stdin until it is closed."""
     options = msgspec.json.decode(arguments[0], type=Options)
-    # The engine prints; what it prints must not end up between the facts.
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as wire:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with open_wire() as wire:
         try:
             ready, build = load(options)
         except SetupError as error:

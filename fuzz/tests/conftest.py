@@ -8,7 +8,7 @@ an engine stays on the CPU. Without such a GPU the tests are skipped, with the r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -119,20 +119,9 @@ Processes = Callable[[Target], EngineProcess]
 
 
 @pytest.fixture(scope="session")
-def process_of(backend: KernelBackend) -> Iterator[Processes]:
+def process_of(keep: Callable[..., EngineProcess], backend: KernelBackend) -> Processes:
     """The process of a target, started once: an engine's import takes seconds."""
-    running: dict[str, EngineProcess] = {}
-
-    def process_of(target: Target) -> EngineProcess:
-        if target.name not in running:
-            for other in running.values():
-                other.close()  # one engine at a time: each takes half a gigabyte
-            running[target.name] = target.process(kernels=backend)
-        return running[target.name]
-
-    yield process_of
-    for process in running.values():
-        process.close()
+    return lambda target: keep((target.name, backend), lambda: target.process(kernels=backend))
 
 
 class Logs(Listener):

@@ -5,16 +5,16 @@ Each scenario is as small as it gets. What a release shows depends on its versio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import RING, Target
-from kvproof.model.facts import Consumed, Ended, Started
+from kvproof.model.facts import Consumed, Ended, Fact, Started
 from kvproof.model.forwards import ForwardOperation, Idle, Layer, Pad, Plan, Rebind, Remap, Replay
-from kvproof.model.monitor import Monitor, check
+from kvproof.model.monitor import check
 from kvproof.model.scenario import Geometry, Scenario
 from kvproof.model.verdict import Cause
 from kvproof.model.witness import RESOLVER_WITNESSES
@@ -99,42 +99,29 @@ HELD = {
 """Defects that were fixed before the oldest of these releases: their scenarios hold."""
 
 
-@pytest.fixture(scope="session")
-def translating() -> Iterator[dict[str, EngineProcess]]:
-    """Processes of the session's targets, by name."""
-    running: dict[str, EngineProcess] = {}
-    yield running
-    for process in running.values():
-        process.close()
+Keep = Callable[..., EngineProcess]
 
 
-def play(
-    running: dict[str, EngineProcess], release: Target, construction: str, scenario: Scenario
-) -> Monitor:
-    name = f"{release.engine.name}:{construction}"
-    if name not in running:
-        for other, process in running.items():
-            if not other.startswith(f"{release.engine.name}:"):
-                process.close()  # one release at a time: each process takes half a gigabyte
-        running[name] = Target(engine=release.engine, construction=construction).process()
-    log = running[name].play(scenario, timeout=60)
+def play(keep: Keep, release: Target, construction: str, scenario: Scenario) -> list[Fact]:
+    target = Target(engine=release.engine, construction=construction)
+    log = keep(target.name, target.process).play(scenario, timeout=60)
     assert isinstance(log[-1], Ended), log[-1]
     started = log[0]
     assert isinstance(started, Started)
-    assert (started.target, started.family) == (name, "translation")
-    return check(log)
+    assert (started.target, started.family) == (target.name, "translation")
+    return log
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_known_defect_is_where_it_was_and_nowhere_else(
-    release: Target, translating: dict[str, EngineProcess], name: str
+    release: Target, keep: Keep, name: str
 ) -> None:
     version = release.engine.version
     if version not in PLANS_DRAFT_WINDOWS:
         pytest.skip(f"nobody has read {version} for this")
     defect = DEFECTS[name]
     scenario = Scenario(geometry=defect.sizes, operations=defect.operations)
-    monitor = play(translating, release, defect.construction, scenario)
+    monitor = check(play(keep, release, defect.construction, scenario))
     present = not (defect.fixed and PLANS_DRAFT_WINDOWS[version])
     assert {cause for _, cause in monitor.violations} == (defect.causes if present else set())
     assert len(defect.operations) <= 12
@@ -146,27 +133,27 @@ def test_a_known_defect_is_where_it_was_and_nowhere_else(
 @pytest.mark.parametrize("name", HELD)
 @pytest.mark.parametrize("construction", ["triton", "dsv4"])
 def test_a_defect_fixed_before_these_releases_is_gone(
-    release: Target, translating: dict[str, EngineProcess], name: str, construction: str
+    release: Target, keep: Keep, name: str, construction: str
 ) -> None:
     scenario = Scenario(geometry=SIZES, operations=HELD[name])
-    assert not play(translating, release, construction, scenario).violations
+    assert not check(play(keep, release, construction, scenario)).violations
 
 
 def test_each_branch_of_the_resolver_is_reached_and_gives_what_the_map_says(
-    release: Target, translating: dict[str, EngineProcess]
+    release: Target, keep: Keep
 ) -> None:
     operations = (
         TWO, Layer(), Pad(rows=1), Layer(), Idle(rows=2),
         Plan(mode="draft_extend", requests=("A",), in_graph=False), Layer(),
     )  # fmt: skip
     scenario = Scenario(geometry=SIZES, operations=operations)
-    monitor = play(translating, release, "dsv4", scenario)
+    monitor = check(play(keep, release, "dsv4", scenario))
     assert not monitor.violations
     assert set(RESOLVER_WITNESSES) <= {name for name, count in monitor.witnesses.items() if count}
 
 
 def test_the_resolver_of_ring_rows_takes_its_plan_for_a_decode_alone(
-    release: Target, translating: dict[str, EngineProcess]
+    release: Target, keep: Keep
 ) -> None:
     operations = (
         TWO, Plan(mode="decode", requests=("A", "B")), Layer(), Pad(rows=1), Layer(),
@@ -174,21 +161,19 @@ def test_the_resolver_of_ring_rows_takes_its_plan_for_a_decode_alone(
     )  # fmt: skip
     sizes = Geometry(window=4, page_size=2, slots=2, pool_tokens=64, draft_tokens=4)
     scenario = Scenario(geometry=sizes, operations=operations)
-    monitor = play(translating, release, RING, scenario)
-    assert not monitor.violations
-    log = translating[f"{release.engine.name}:{RING}"].play(scenario, timeout=60)
+    log = play(keep, release, RING, scenario)
+    assert not check(log).violations
     stores = [(fact.mode, fact.cached) for fact in log if isinstance(fact, Consumed)]
     assert stores == [
         ("decode", True), ("decode", False), ("draft", False), ("draft", False), ("idle", False),
     ]  # fmt: skip
 
 
-def test_dtypes_are_facts(release: Target, translating: dict[str, EngineProcess]) -> None:
+def test_dtypes_are_facts(release: Target, keep: Keep) -> None:
     scenario = Scenario(geometry=SIZES, operations=(ONE, Layer()))
     seen = {}
     for construction in ("triton", "dsv4"):
-        play(translating, release, construction, scenario)
-        log = translating[f"{release.engine.name}:{construction}"].play(scenario, timeout=60)
+        log = play(keep, release, construction, scenario)
         seen[construction] = {fact.dtype for fact in log if isinstance(fact, Consumed)}
     # PR #27091: plain int64 look-ups, and int32 where the kernels of a backend take no other.
     assert seen == {"triton": {"int64"}, "dsv4": {"int32"}}

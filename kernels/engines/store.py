@@ -41,7 +41,7 @@ DISTRIBUTION = "sglang"
 LOCK_FILE = Path(__file__).with_name("requirements.lock")
 LOCK_WAIT_S = 900.0
 
-Source: TypeAlias = Literal["pypi", "path"]
+Source: TypeAlias = Literal["pypi", "path", "driver"]
 Report: TypeAlias = Callable[[str], None]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -55,7 +55,8 @@ class Engine:
     Attributes:
         name: what the user calls it, e.g. ``sglang-0.5.15``.
         version: its own version; for a checkout what git says now, ``unknown`` if nothing does.
-        source: ``pypi`` for a release, ``path`` for a checkout.
+        source: ``pypi`` for a release, ``path`` for a checkout; ``driver`` for what is not in the
+            store, but brings its own driver.
         root: folder to put on ``sys.path``; it holds ``sglang/``.
         deps: folder with what the engine needs besides itself.
         wheel: file name of the wheel, None for a checkout.

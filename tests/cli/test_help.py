@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -36,6 +39,18 @@ def test_help(path: tuple[str, ...], option: str) -> None:
     assert result.stderr == ""
     # The command says in words what it does, not just how it is called.
     assert re.search(r"[A-Z][^\n]{20,}\.", result.stdout)
+
+
+def test_the_reference_of_the_commands_is_what_they_say_now() -> None:
+    made = subprocess.run(
+        [
+            sys.executable, "-m", "typer", "kvproof.cli.app", "utils", "docs",
+            "--name", "kvproof", "--title", "Commands",
+        ],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    written = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    assert written.strip() == made.stdout.strip(), "run: make commands"
 
 
 def test_nothing_to_do_shows_the_help() -> None:

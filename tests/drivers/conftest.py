@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -16,21 +16,17 @@ Start = Callable[..., EngineProcess]
 
 
 @pytest.fixture(scope="session")
-def start() -> Iterator[Start]:
+def start(keep: Callable[..., EngineProcess]) -> Start:
     """Start an engine's process once for each release and set of options."""
-    running: dict[tuple[str, bytes], EngineProcess] = {}
 
     def start(release: str, **options: object) -> EngineProcess:
         chosen = Options(**options)  # type: ignore[arg-type]
-        key = (release, msgspec.json.encode(chosen))
-        if key not in running:
-            try:
-                engine = EngineStore().find(release)
-            except EngineError as error:
-                pytest.skip(str(error))
-            running[key] = EngineProcess.of_engine(engine, chosen)
-        return running[key]
+        try:
+            engine = EngineStore().find(release)
+        except EngineError as error:
+            pytest.skip(str(error))
+        return keep(
+            (release, msgspec.json.encode(chosen)), lambda: EngineProcess.of_engine(engine, chosen)
+        )
 
-    yield start
-    for process in running.values():
-        process.close()
+    return start

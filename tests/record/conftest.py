@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,29 +50,27 @@ Record = Callable[..., Recorded]
 
 
 @pytest.fixture(scope="session")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
+def record(keep: Callable[..., EngineProcess], tmp_path_factory: pytest.TempPathFactory) -> Record:
     """Start a recorded engine once for each release and set of options."""
-    running: dict[tuple[str, str, bool], Recorded] = {}
+    folders: dict[tuple[str, str, bool], Path] = {}
 
     def start(release: str, construction: str = "registry", *, rocm_gate: bool = True) -> Recorded:
+        try:
+            engine = EngineStore().find(release)
+        except EngineError as error:
+            pytest.skip(str(error))
         key = (release, construction, rocm_gate)
-        if key not in running:
-            try:
-                engine = EngineStore().find(release)
-            except EngineError as error:
-                pytest.skip(str(error))
-            options = Options(construction=construction, rocm_gate=rocm_gate)
-            folder = tmp_path_factory.mktemp("recorded")
-            command = [
-                sys.executable, "-P", str(WORKER), msgspec.json.encode(options).decode(),
-                str(folder),
-            ]  # fmt: skip
-            process = EngineProcess(
+        folder = folders.setdefault(key, tmp_path_factory.mktemp("recorded"))
+        options = Options(construction=construction, rocm_gate=rocm_gate)
+        command = [
+            sys.executable, "-P", str(WORKER), msgspec.json.encode(options).decode(), str(folder),
+        ]  # fmt: skip
+
+        def make() -> EngineProcess:
+            return EngineProcess(
                 name=f"recorded {release}", command=command, env=engine_env(engine)
             )
-            running[key] = Recorded(process, folder, rocm_gate)
-        return running[key]
 
-    yield start
-    for one in running.values():
-        one.process.close()
+        return Recorded(keep(("recorded", *key), make), folder, rocm_gate)
+
+    return start
