@@ -148,9 +148,9 @@ def campaign(
     past: list[Entry] = []
     if resume is not None:
         past, begun = _past(resume)
-        number, names = begun.seed, begun.names
-        known = {subject.name: subject for subject in CANARIES}
-        subjects = [known[n] if n in known else find_subjects([n], EngineStore())[0] for n in names]
+        number, names, asked = begun.seed, begun.names, begun.plan.asked
+        store = EngineStore()
+        subjects = [found for n in names for found in find_subjects([asked.get(n, n)], store)]
         folder = RunFolder(resume)
     else:
         subjects = [*CANARIES, *find_subjects(engine or (), EngineStore())]
@@ -158,6 +158,7 @@ def campaign(
     tallies = Tallies(list(dict.fromkeys(subjects)))
     tallies.extend(past)
     plan = Plan(
+        asked={s.name: s.asked for s in tallies.subjects if s.asked != s.name},
         examples=str((folder.path / EXAMPLES).resolve()),
         redis=redis,
         memory_gib=memory,

@@ -6,6 +6,7 @@ see a defect that is there; one must hold, or it sees some that are not.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from kvproof.fuzz.campaign import Process
 from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.strategies import Sizes
-from kvproof.fuzz.targets import Target, find_targets
+from kvproof.fuzz.targets import DRIVER, DriverTarget, Target, find_targets
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
@@ -66,6 +67,13 @@ class Subject:
     def name(self) -> str:
         """The target's."""
         return self.target.name
+
+    @property
+    def asked(self) -> str:
+        """What `find_subjects` takes for it, in another process too."""
+        if isinstance(self.target, DriverTarget):
+            return DRIVER + shlex.join(self.target.command)
+        return self.name
 
     @property
     def is_canary(self) -> bool:

@@ -6,7 +6,7 @@ import os
 import platform
 import resource
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from hashlib import sha256
@@ -40,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What all units of a campaign share.
 
     Attributes:
+        asked: by its name, what a subject is found by where that is another word.
         examples: folder where Hypothesis shares examples; all workers must reach it.
         redis: URL of a Redis server that shares them too; empty for none.
         seconds: that one search may take; it ends before, after its ``sequences``, of which
@@ -54,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     examples: str
+    asked: dict[str, str] = {}
     redis: str = ""
     seconds: float = 30.0
     sequences: int = 200
@@ -283,17 +285,17 @@ class Worker:
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
             resource.setrlimit(resource.RLIMIT_DATA, (int(plan.memory_gib * 2**30), hard))
         try:
-            subject, process = self._engine(unit.target)
+            subject, process = self._engine(unit.target, plan.asked)
             if isinstance(unit, Shrink):
                 return _shrink(unit, plan, subject, process)
             return _search(unit, plan, subject, process), []
         except EngineError as error:
             return lost(unit, "engine", str(error)), []
 
-    def _engine(self, name: str) -> tuple[Subject, Process]:
+    def _engine(self, name: str, asked: Mapping[str, str]) -> tuple[Subject, Process]:
         if self._subject is None or self._subject.name != name or self._process is None:
             self._open.close()  # one engine at a time: each takes half a gigabyte
-            [self._subject] = find_subjects([name], EngineStore())
+            [self._subject] = find_subjects([asked.get(name, name)], EngineStore())
             self._process = self._open.enter_context(self._subject.open())
         self._process.start()
         return self._subject, self._process
