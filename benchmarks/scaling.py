@@ -35,13 +35,21 @@ from kvproof.fuzz.run_folder import RunFolder
 from kvproof.kernels.engines.store import EngineStore
 
 
+class TooShortError(Exception):
+    """A lane came to too little: its engine took most of the time to start."""
+
+
 def rate(searches: list[Searched], lanes: int) -> dict[str, float]:
-    """Sequences a second while all lanes searched."""
+    """Sequences a second while all lanes searched.
+
+    Raises:
+        TooShortError: one of them hardly did.
+    """
     by_worker: dict[str, list[Searched]] = defaultdict(list)
     for search in searches:
         by_worker[search.worker].append(search)
     if len(by_worker) != lanes:
-        sys.exit(f"{lanes} lanes were asked for, and {len(by_worker)} workers came to something")
+        raise TooShortError(f"of {lanes} lanes {len(by_worker)} came to something")
     began = max(each[0].elapsed for each in by_worker.values())
     ended = min(each[-1].elapsed for each in by_worker.values())
     counted = [s for s in searches if s.elapsed - s.seconds >= began - 1e-3 and s.elapsed <= ended]
@@ -50,7 +58,7 @@ def rate(searches: list[Searched], lanes: int) -> dict[str, float]:
     for each in by_worker.values():
         own = [search for search in each if search in counted]
         if not own:
-            sys.exit("too short: a lane has no search of its own; give more --seconds")
+            raise TooShortError("a lane has no whole search; give more --seconds")
         total += sum(s.sequences for s in own) / (
             own[-1].elapsed - each[each.index(own[0]) - 1].elapsed
         )
@@ -98,19 +106,24 @@ def main() -> None:
     parser.add_argument(
         "--engine", default="0.5.15:registry", help="or model-miscount, which is quick"
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each campaign")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each campaign")
     parser.add_argument("--unit", type=float, default=5.0, help="seconds of one search")
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     has_ray = importlib.util.find_spec("ray") is not None
     rates: dict[str, list[float]] = {"1 core": [], "2 cores": []}
     loads = [os.getloadavg()[0]]
+    too_short: list[str] = []
 
     def run(name: str, lanes: Lanes, *, workers: int, number: int) -> None:
-        one = measure(
-            arguments.engine, lanes, workers=workers, seconds=arguments.seconds,
-            unit=arguments.unit, seed=number,
-        )  # fmt: skip
+        try:
+            one = measure(
+                arguments.engine, lanes, workers=workers, seconds=arguments.seconds,
+                unit=arguments.unit, seed=number,
+            )  # fmt: skip
+        except TooShortError as error:
+            too_short.append(f"{name}: {error}")
+            return
         loads.append(os.getloadavg()[0])
         rates.setdefault(name, []).append(one["sequences_per_s"])
         sys.stderr.write(f"{name}: {json.dumps(one)}, load {loads[-1]:.1f}\n")
@@ -123,7 +136,7 @@ def main() -> None:
                 if nodes != 2:
                     sys.exit(f"the cluster has {nodes} nodes")
                 run("Ray, 2 nodes", lanes, workers=2, number=number)
-    medians = {name: statistics.median(each) for name, each in rates.items()}
+    medians = {name: statistics.median(each) for name, each in rates.items() if each}
     result: dict[str, Any] = {
         "machine": {
             "cores": os.cpu_count(),
@@ -136,13 +149,15 @@ def main() -> None:
         "scaling": {
             name: round(median / medians["1 core"], 2)
             for name, median in medians.items()
-            if name != "1 core"
+            if name != "1 core" and "1 core" in medians
         },
+        "too_short": too_short,
         "runs": rates,
     }
     if not has_ray:
         result["left_out"] = "Ray is not installed: pip install 'kvproof[ray]'"
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    sys.exit(bool(too_short))
 
 
 if __name__ == "__main__":
