@@ -71,14 +71,8 @@ doctor: engines ## Say what works in each engine on this machine
 	$(BIN)/kvproof engine doctor $(ARGS)
 
 .PHONY: bench
-bench: engines ## Measure speeds on this machine
-	$(BIN)/python benchmarks/throughput.py
-	$(BIN)/python benchmarks/first_failure.py
-	$(BIN)/python benchmarks/check.py
-	$(BIN)/python benchmarks/record.py
-	$(BIN)/python benchmarks/minimise.py
-	$(BIN)/python benchmarks/story.py
-	$(BIN)/python benchmarks/speed_table.py --groups 4
+bench: engines ## Measure everything on this machine; the results are one JSON file
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # What kvproof requires is left out of the lock: see requirements.in.
 LOCKED := kernels/engines/requirements

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from kvproof.cli import (
+    campaign,
     check,
     corpus,
     defects,
@@ -107,6 +108,7 @@ app.add_typer(corpus.commands)
 app.add_typer(engine.commands)
 app.add_typer(kernels.commands)
 app.command()(fuzz.fuzz)
+app.command()(campaign.campaign)
 app.command()(replay.replay)
 app.command()(check.check)
 app.command()(explain.explain)

@@ -280,7 +280,8 @@ STATUS_STYLES = {
 }
 
 
-def _matrix(report: Report) -> Table:
+def verdict_table(report: Report) -> Table:
+    """Status by target and invariant, with what the table of expected results says of it."""
     # Of the families that ran, in the ladder's order. What no target tells is left to
     # the report, which has the reason.
     asked = dict.fromkeys(
@@ -317,7 +318,7 @@ def _print(
     *,
     stories: bool,
 ) -> RenderableType:
-    parts: list[RenderableType] = [_matrix(report), ""]
+    parts: list[RenderableType] = [verdict_table(report), ""]
     told = False
     for result in report.targets:
         kernel = f"{result.kernel_sequences} of them on the real kernels"

@@ -21,22 +21,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from kvproof.fuzz.confirm import play_twice
+from kvproof.fuzz.confirm import Plays, play_twice
 from kvproof.fuzz.constructions import REGISTRY
-from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.simplify import one_by_one, scenario_size, simplify
 from kvproof.fuzz.strategies import histories, scenarios
 from kvproof.fuzz.targets import Target
+from kvproof.kernels.backends import KernelBackend
 from kvproof.model.facts import EngineError, Fact
 from kvproof.model.monitor import Monitor, check
 from kvproof.model.scenario import Scenario, encode_scenario
@@ -56,6 +57,17 @@ Break: TypeAlias = tuple[Invariant, Cause]
 
 NO_KERNELS = ("none", "rules")
 """Backends that launch nothing."""
+
+
+class Process(Plays, Protocol):
+    """What a campaign plays on: `kvproof.fuzz.drivers.process.EngineProcess`."""
+
+    @property
+    def backend(self) -> KernelBackend:
+        """Where it runs the real kernels."""
+
+    def start(self) -> object:
+        """Be ready to play."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +226,7 @@ class _BreaksError(Exception):
     """Raised for Hypothesis, which shrinks what raises it."""
 
 
-class _TimeUpError(Exception):
+class _EnoughError(Exception):
     """Raised for Hypothesis, which draws no more: drawing alone takes minutes in a long run."""
 
 
@@ -231,6 +243,15 @@ Parts: TypeAlias = Callable[[Scenario, Violation], Iterable[Scenario]]
 """Parts of a long scenario that may break as the whole does, the smallest first."""
 
 
+def never(_survey: Survey) -> bool:
+    """A survey that goes on until all is drawn."""
+    return False
+
+
+def silent(_monitor: Monitor) -> None:
+    """Nothing is fed back."""
+
+
 def whole(scenario: Scenario, _violation: Violation) -> Iterable[Scenario]:
     """No part but all of it."""
     return (scenario,)
@@ -242,15 +263,22 @@ class Campaign:
 
     Attributes:
         parts: what is tried of a long history, before it is simplified.
+        enough: whether a survey may end before all is drawn.
+        database: where Hypothesis keeps and finds examples, for a survey that goes on from what
+            others found. Hypothesis takes a seed or a database: the seed has no part in it then.
+        feedback: told of each play of a survey while Hypothesis still looks on.
     """
 
     target: Target
-    process: EngineProcess
+    process: Process
     profile: Profile
     seed: int
     time_limit: float | None = None
     listener: Listener = field(default_factory=Listener)
     parts: Parts = whole
+    enough: Callable[[Survey], bool] = never
+    database: ExampleDatabase | None = None
+    feedback: Callable[[Monitor], None] = silent
 
     def run(self) -> TargetResult:
         """Survey, shrink, confirm.
@@ -260,34 +288,8 @@ class Campaign:
         """
         self.process.start()
         survey = self.survey()
-        findings = tuple(self._finding(survey, broken) for broken in self._to_shrink(survey))
-        return TargetResult(
-            target=self.target.name,
-            seed=self.seed,
-            sequences=survey.sequences,
-            kernel_sequences=survey.kernel_sequences,
-            operations=survey.operations,
-            skipped=survey.skipped,
-            seconds=survey.seconds,
-            witnesses={
-                name: survey.witnesses[name]
-                for name in dict.fromkeys(
-                    (*required_of(self.target.construction), *survey.required, CAP_WITNESS)
-                )
-            },
-            missing=survey.missing(),
-            counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
-            verdicts=tuple(
-                _verdict(invariant, survey, findings)
-                for invariant in IN_WORDS
-                if invariant in FAMILIES[self.target.family]
-                or any(finding.violation.invariant == invariant for finding in findings)
-            ),
-            findings=findings,
-            faults=tuple(survey.faults.values()),
-            versions=survey.versions,
-            classes=survey.classes,
-        )
+        findings = tuple(self.finding(survey, broken) for broken in self._to_shrink(survey))
+        return result_of(survey, findings, target=self.target, seed=self.seed)
 
     def survey(self) -> Survey:
         """Play the profile's scenarios and count."""
@@ -298,11 +300,12 @@ class Campaign:
         def look(scenario: Scenario) -> None:
             survey.seconds = time.monotonic() - began
             if self.time_limit is not None and survey.seconds > self.time_limit:
-                raise _TimeUpError
+                raise _EnoughError
             backend = self._backend(scenario)
             log = self._play(scenario, backend)
             monitor = check(log)
             survey.add(monitor)
+            self.feedback(monitor)
             survey.seconds = time.monotonic() - began
             if monitor.engine_error is not None:
                 self._fault(survey, monitor.engine_error, scenario, log)
@@ -311,9 +314,11 @@ class Campaign:
                 if survey.keep(violation, shown, backend):
                     self.listener.broke(self.target, broken, shown)
             self.listener.played(self.target, survey)
+            if self.enough(survey):
+                raise _EnoughError
 
-        with suppress(_TimeUpError):
-            self._draw(look, phases=(Phase.generate,))
+        with suppress(_EnoughError):
+            self._draw(look, phases=self._phases, database=self.database)
         return survey
 
     def shrink(self, broken: Break, found: Scenario, backend: Backend, seen: Violation) -> Scenario:
@@ -369,7 +374,14 @@ class Campaign:
         )
         return check(log).violations.get(broken), log, same
 
-    def _finding(self, survey: Survey, broken: Break) -> Finding:
+    @property
+    def _phases(self) -> tuple[Phase, ...]:
+        if self.database is None:
+            return (Phase.generate,)
+        return (Phase.reuse, Phase.generate, Phase.target)
+
+    def finding(self, survey: Survey, broken: Break) -> Finding:
+        """Shrink what a survey saw break, and confirm it."""
         found_after, find_seconds = survey.first[broken]
         found, backend, seen = survey.smallest[broken]
         began = time.monotonic()
@@ -425,20 +437,58 @@ class Campaign:
             worst.setdefault(broken[0], broken)
         return list(worst.values())
 
-    def _draw(self, act: Callable[[Scenario], None], *, phases: tuple[Phase, ...]) -> None:
+    def _draw(
+        self,
+        act: Callable[[Scenario], None],
+        *,
+        phases: tuple[Phase, ...],
+        database: ExampleDatabase | None = None,
+    ) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
         drawn = given(scenarios_of(self.target, self.profile))(act)
-        seed(self.seed)(
-            settings(
-                max_examples=self.profile.sequences,
-                phases=phases,
-                database=None,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                report_multiple_bugs=False,
-                print_blob=False,
-            )(drawn)
-        )()
+        bounded = settings(
+            max_examples=self.profile.sequences,
+            phases=phases,
+            database=database,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            print_blob=False,
+        )(drawn)
+        (seed(self.seed)(bounded) if database is None else bounded)()
+
+
+def result_of(
+    survey: Survey, findings: tuple[Finding, ...], *, target: Target, seed: int
+) -> TargetResult:
+    """What a survey and its findings come to."""
+    return TargetResult(
+        target=target.name,
+        seed=seed,
+        sequences=survey.sequences,
+        kernel_sequences=survey.kernel_sequences,
+        operations=survey.operations,
+        skipped=survey.skipped,
+        seconds=survey.seconds,
+        witnesses={
+            name: survey.witnesses[name]
+            for name in dict.fromkeys(
+                (*required_of(target.construction), *survey.required, CAP_WITNESS)
+            )
+        },
+        missing=survey.missing(),
+        counts={"/".join(broken): count for broken, count in sorted(survey.counts.items())},
+        verdicts=tuple(
+            _verdict(invariant, survey, findings)
+            for invariant in IN_WORDS
+            if invariant in FAMILIES[target.family]
+            or any(finding.violation.invariant == invariant for finding in findings)
+        ),
+        findings=findings,
+        faults=tuple(survey.faults.values()),
+        versions=survey.versions,
+        classes=survey.classes,
+    )
 
 
 def _until(scenario: Scenario, violation: Violation) -> Scenario:
@@ -472,6 +522,12 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             return Verdict(
                 invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
             )
+    unconfirmed = [cause for broken, cause in survey.first if broken == invariant]
+    if unconfirmed:
+        reason = f"a violation was seen ({', '.join(unconfirmed)}) and is not confirmed yet"
+        return Verdict(
+            invariant=invariant, status="unknown", scope=scope, backend=backend, reason=reason
+        )
     if survey.faults:
         return Verdict(
             invariant=invariant,

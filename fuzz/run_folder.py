@@ -88,13 +88,14 @@ class RunFolder:
         return scenario
 
     def faulted(self, target: Target, fault: Fault, log: Sequence[Fact]) -> Path:
-        """Keep a scenario under which the engine failed; the path of it."""
+        """Keep a scenario under which the engine failed, with its log if there is one; its path."""
         folder = self._folder(target)
         number = len(list(folder.glob("engine-error-*.scenario.json"))) + 1
         scenario = folder / f"engine-error-{number}.scenario.json"
         scenario.write_bytes(encode_scenario(self._scenario(fault.scenario)))
-        log_file = folder / f"engine-error-{number}.log.jsonl"
-        log_file.write_bytes(b"".join(encode_fact(fact) for fact in self._log(log)))
+        if log:
+            log_file = folder / f"engine-error-{number}.log.jsonl"
+            log_file.write_bytes(b"".join(encode_fact(fact) for fact in self._log(log)))
         return scenario
 
     def redacted(self, finding: Finding, log: Sequence[Fact]) -> Finding:
