@@ -641,14 +641,13 @@ class LogReader:
             BadFileError: what is no log of this version, with the number of its line.
         """
         for lines in self._whole_lines():
-            for fact in self._decode(lines):
-                self.line += 1
-                if self.line == 1:
-                    if not isinstance(fact, Started):
-                        raise BadFileError("line 1: a log starts with a 'started' fact")
-                elif isinstance(fact, Started):
+            # A line that is no fact counts from the last one that was given.
+            for self.line, fact in enumerate(self._decode(lines), self.line + 1):
+                if isinstance(fact, Started) != (self.line == 1):
                     raise BadFileError(
                         f"line {self.line}: a second 'started' fact; one file is one log"
+                        if self.line > 1
+                        else "line 1: a log starts with a 'started' fact"
                     )
                 yield fact
         if not self.line:
