@@ -641,8 +641,8 @@ class LogReader:
             BadFileError: what is no log of this version, with the number of its line.
         """
         for lines in self._whole_lines():
-            # A line that is no fact counts from the last one that was given.
-            for self.line, fact in enumerate(self._decode(lines), self.line + 1):
+            first = self.line + 1
+            for self.line, fact in enumerate(self._decode(lines), first):
                 if isinstance(fact, Started) != (self.line == 1):
                     raise BadFileError(
                         f"line {self.line}: a second 'started' fact; one file is one log"

@@ -847,7 +847,7 @@ class Monitor:
         )
 
     def _check_payload(self, fact: Read, row: int, seen: tuple[int, int] | None) -> None:
-        written = self.ghost.rows.get(row)
+        written = self.ghost.written(row)
         known = (written.occupancy, written.position) if written else None
         if seen != known:
             self._break(
