@@ -641,12 +641,12 @@ class LogReader:
             BadFileError: what is no log of this version, with the number of its line.
         """
         for lines in self._whole_lines():
-            first = self.line + 1
-            for self.line, fact in enumerate(self._decode(lines), first):
-                if isinstance(fact, Started) != (self.line == 1):
+            for line, fact in enumerate(self._decode(lines), self.line + 1):
+                self.line = line
+                if isinstance(fact, Started) != (line == 1):
                     raise BadFileError(
-                        f"line {self.line}: a second 'started' fact; one file is one log"
-                        if self.line > 1
+                        f"line {line}: a second 'started' fact; one file is one log"
+                        if line > 1
                         else "line 1: a log starts with a 'started' fact"
                     )
                 yield fact

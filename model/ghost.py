@@ -268,12 +268,11 @@ class Ghost:
     def holds_foreign_row(self, lease: Lease, start: int, end: int) -> bool:
         """Whether a row for a position in ``[start, end)`` was last written by another occupant."""
         rows = self._rows_of(lease.slot)
-        return any(
-            found.run.occupancy != lease.occupancy for found in rows.find(start, end)
-        ) or any(
-            held.occupancy != lease.occupancy and (offset - start) % self.stride < end - start
-            for offset, held in rows.odd.items()
-        )
+        holders = {found.run.occupancy for found in rows.find(start, end)}
+        for offset, held in rows.odd.items():
+            if (offset - start) % self.stride < end - start:
+                holders.add(held.occupancy)
+        return bool(holders - {lease.occupancy})
 
 
 def _joined(causes: Iterable[tuple[int, int, Cause | None]]) -> list[Stale]:
