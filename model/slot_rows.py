@@ -62,13 +62,13 @@ class SlotRows:
     def put(self, occupancy: int, start: int, end: int, step: int) -> None:
         """Keys at positions ``[start, end)`` went each to its row, one after the other."""
         stride = self.stride
-        start = max(start, end - stride)  # of more than a stride only the last stride stays
-        if start >= end:
-            return
-        first = start % stride
         if end - start == 1:
-            self._steps[first] = step
+            self._steps[start % stride] = step
         else:
+            start = max(start, end - stride)  # of more than a stride only the last stride stays
+            if start >= end:
+                return
+            first = start % stride
             last = first + end - start
             self._steps.update(dict.fromkeys(range(first, min(last, stride)), step))
             self._steps.update(dict.fromkeys(range(last - stride), step))
@@ -76,13 +76,12 @@ class SlotRows:
             for position in range(start, end):
                 self.odd.pop(position % stride, None)
         runs = self.runs
-        if runs and _continues(runs[-1], occupancy, start):
-            newest = runs.pop()
+        if runs and _continues(newest := runs[-1], occupancy, start):
             newest.end = end
-            newest.start = max(newest.start, end - stride)
-            if runs:
-                runs[:] = self._left(runs, start, end)
-            runs.append(newest)
+            if end - newest.start > stride:
+                newest.start = end - stride
+            if len(runs) > 1:
+                runs[:] = [*self._left(runs[:-1], start, end), newest]
             return
         runs[:] = self._left(runs, start, end)
         if runs and _continues(runs[-1], occupancy, start):  # only a rejected draft lay between
