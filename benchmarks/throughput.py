@@ -6,6 +6,10 @@ after the other, without pipes. The mix of operations is that of a campaign.
 Beside it, by length of history: histories are played on one engine each, without a restart, and
 judged after every operation; ``by_length`` are the operations a second of each tenth, all of them
 together. Flat numbers say that an operation costs no more late than early.
+
+``paged-swa`` is the cache with an index-addressed SWA pool, where snapshots tell both pools, the
+map, locks and cursors after every operation. Times are of the processor: other work on the machine
+disturbs them less than the clock.
 """
 
 from __future__ import annotations
@@ -25,10 +29,11 @@ import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from kvproof.fuzz.constructions import PAGED_SWA, REGISTRY, has_ring
 from kvproof.fuzz.drivers.wire import Backend, Options
 from kvproof.fuzz.drivers.wire import Play as Order
 from kvproof.fuzz.manifest import processor
-from kvproof.fuzz.strategies import histories, likely_scenarios
+from kvproof.fuzz.strategies import Sizes, histories, likely_scenarios
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.model.facts import Fact, Step
@@ -38,6 +43,9 @@ from kvproof.model.scenario import Scenario, decode_scenario
 
 ENGINES = ("0.5.15", "0.5.16", "0.5.23")
 Play = Callable[[Scenario], Iterable[Fact]]
+
+PAGED = Sizes(swa_shares=(1, 2, 4))
+"""What `fuzz.targets` draws for `PAGED_SWA`, on the releases that take every window."""
 
 LONG = 1000
 """Operations from which on a scenario is measured as a history."""
@@ -66,12 +74,12 @@ def measure(play: Play, scenarios: list[Scenario], *, judge: bool) -> dict[str, 
     """Operations a second over all scenarios, after one scenario to warm up."""
     list(play(scenarios[0]))
     operations = sum(len(scenario.operations) for scenario in scenarios)
-    began = time.perf_counter()
+    began = time.process_time()
     for scenario in scenarios:
         facts = list(play(scenario))
         if judge:
             check(facts)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     return {"operations": operations, "operations_per_s": round(operations / seconds, 1)}
 
 
@@ -85,14 +93,14 @@ def measure_history(play: Play, scenarios: list[Scenario]) -> dict[str, object]:
     for scenario in scenarios:
         monitor = Monitor()
         length = len(scenario.operations)
-        began, tenth = time.perf_counter(), 0
+        began, tenth = time.process_time(), 0
         for fact in play(scenario):
             if isinstance(fact, Step) and fact.index * TENTHS // length > tenth:
-                now = time.perf_counter()
+                now = time.process_time()
                 spent[tenth] += now - began
                 began, tenth = now, tenth + 1
             monitor.feed(fact)
-        spent[tenth] += time.perf_counter() - began
+        spent[tenth] += time.process_time() - began
         skipped += monitor.skipped
     operations = sum(len(scenario.operations) for scenario in scenarios)
     return {
@@ -104,19 +112,20 @@ def measure_history(play: Play, scenarios: list[Scenario]) -> dict[str, object]:
 
 
 def measure_engine(
-    backend: Backend, scenarios: list[Scenario], *, profile: bool
+    backend: Backend, scenarios: list[Scenario], *, construction: str, profile: bool
 ) -> dict[str, object]:
     """One backend of the engine of this process."""
     from kvproof.fuzz.drivers.worker import load
 
-    _, build = load(Options())
+    _, build = load(Options(construction=construction, rocm_gate=has_ring(construction)))
 
     def play(scenario: Scenario) -> Iterable[Fact]:
         return build(Order(scenario=scenario, backend=backend)).play(scenario)
 
     if any(len(scenario.operations) >= LONG for scenario in scenarios):
         return measure_history(play, scenarios)
-    result: dict[str, object] = dict(measure(play, scenarios, judge=False))
+    judge = construction == PAGED_SWA  # nothing names rows there: the snapshots are what it costs
+    result: dict[str, object] = dict(measure(play, scenarios, judge=judge))
     if profile:
         profiler = cProfile.Profile()
         profiler.enable()
@@ -136,16 +145,24 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="Where the time goes, on stderr.")
     parser.add_argument("--engine", nargs="*", default=ENGINES)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
+    parser.add_argument("--construction", default=REGISTRY, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
         # A child: the engine is importable here. Scenarios come in through stdin.
         drawn = [decode_scenario(line) for line in sys.stdin.buffer]
-        result = measure_engine(arguments.inside, drawn, profile=arguments.profile)
+        result = measure_engine(
+            arguments.inside,
+            drawn,
+            construction=arguments.construction,
+            profile=arguments.profile,
+        )
         sys.stdout.write(json.dumps(result))
         return
     drawn = draw(likely_scenarios(), arguments.scenarios)
     # The first one that Hypothesis draws is the simplest there is, and says little.
     long = draw(histories(operations=arguments.operations), arguments.histories + 1)[1:]
+    paged = draw(likely_scenarios(PAGED), arguments.scenarios)
+    paged_long = draw(histories(PAGED, operations=arguments.operations), arguments.histories + 1)
     model: Play = lambda scenario: reference_player(scenario.geometry).play(scenario)  # noqa: E731
     results: dict[str, object] = {
         "model": measure(model, drawn, judge=False),
@@ -157,6 +174,10 @@ def main() -> None:
             key = f"{engine.name}, {backend}"
             results[key] = _in_child(engine, backend, drawn, arguments)
         results[f"{engine.name}, history"] = _in_child(engine, "rules", long, arguments)
+        for key, scenarios in (("paged-swa", paged), ("paged-swa, history", paged_long[1:])):
+            results[f"{engine.name}, {key}"] = _in_child(
+                engine, "none", scenarios, arguments, construction=PAGED_SWA
+            )
     machine = {
         "python": platform.python_version(),
         "cores": os.cpu_count(),
@@ -167,10 +188,15 @@ def main() -> None:
 
 
 def _in_child(
-    engine: Engine, backend: Backend, scenarios: list[Scenario], arguments: argparse.Namespace
+    engine: Engine,
+    backend: Backend,
+    scenarios: list[Scenario],
+    arguments: argparse.Namespace,
+    *,
+    construction: str = REGISTRY,
 ) -> object:
     child = subprocess.run(
-        [sys.executable, __file__, "--inside", backend]
+        [sys.executable, __file__, "--inside", backend, "--construction", construction]
         + (["--profile"] if arguments.profile else []),
         input=b"".join(msgspec.json.encode(scenario) + b"\n" for scenario in scenarios),
         env=engine_env(engine),

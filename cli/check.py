@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +40,16 @@ class Checked(Outcome, frozen=True, kw_only=True):
     ended: bool
 
 
+@contextmanager
+def imports_settled() -> Iterator[None]:
+    """No collection looks at what was imported, meanwhile: it is far more than a monitor keeps."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def check(
     file: Annotated[Path, typer.Argument(help="A log, JSON Lines, gzipped or not; `-` for stdin.")],
     follow: Annotated[
@@ -56,7 +69,11 @@ def check(
     chronicle = Chronicle(monitor)
     excerpts: dict[tuple[Invariant, Cause], list[Steps]] = {}
     lines: dict[str, int] = {}
-    with open_file(file) as source, progress(f"reading {file}", lines=False) as report:
+    with (
+        open_file(file) as source,
+        progress(f"reading {file}", lines=False) as report,
+        imports_settled(),
+    ):
         reader = LogReader(blocks(source, follow=follow))
         for fact in reader:
             chronicle.note(fact)

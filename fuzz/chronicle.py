@@ -41,6 +41,9 @@ MOST_STEPS = 8
 
 _UNTOLD = (Pools, Allocated, Freed, Translated, Mapped)
 
+_MANY = (Ran, Advanced)
+"""Most of a recorder's log."""
+
 Group = list[Fact]
 """A `Step` and the facts that follow it."""
 
@@ -61,7 +64,7 @@ class Chronicle:
 
     def note(self, fact: Fact) -> None:
         """Take in the next fact."""
-        if isinstance(fact, Ran | Advanced):  # most of a recorder's log
+        if isinstance(fact, _MANY):
             if len(self._now) < MOST_FACTS:
                 self._now.append(fact)
         elif isinstance(fact, Step):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from kvproof.fuzz.story import happened
 from kvproof.model.facts import Fact, Pools, Started, Step
 from kvproof.model.forward import spelled_out
-from kvproof.model.ghost import Ghost, Written
+from kvproof.model.ghost import Ghost
 from kvproof.model.monitor import Monitor
 from kvproof.model.scenario import TEXT_TOKENS
+from kvproof.model.slot_rows import Written
 from kvproof.model.text import spell_operation
 from kvproof.model.verdict import Violation
 from kvproof.spec.indices import FullLoc
@@ -67,7 +68,7 @@ def draw_state(monitor: Monitor) -> list[str]:
     """What the monitor knows at this moment."""
     started = monitor.started
     lines = []
-    for slot in sorted({row // monitor.ghost.stride for row in monitor.ghost.rows}):
+    for slot in sorted(monitor.ghost.slots):
         lines += _draw_slot(monitor, slot)
     for lease in monitor.leases.values():
         lines.append(
@@ -87,7 +88,7 @@ def _draw_slot(monitor: Monitor, slot: int) -> list[str]:
     lines = [f"slot {slot} ({whose})"]
     runs: list[tuple[int, int, Written | None]] = []
     for row in range(slot * ghost.stride, (slot + 1) * ghost.stride):
-        written = ghost.rows.get(row)
+        written = ghost.written(row)
         if runs and _follows(runs[-1], row, written):
             runs[-1] = (runs[-1][0], row, runs[-1][2])
         else:

@@ -36,8 +36,7 @@ class Allocation:
         """Lend; each way in which that was wrong, with a sentence."""
         yield from self._outside(fact.pool, fact.locs, "lent")
         lent = self.lent[fact.pool]
-        for page, offset, count in self._by_page(fact.pool, fact.locs):
-            bits = ((1 << count) - 1) << offset
+        for page, bits in self._by_page(fact.pool, fact.locs):
             held = lent.get(page, 0)
             if page == 0:
                 yield "lent-twice", f"the reserved page 0 of the {fact.pool} pool was lent"
@@ -50,7 +49,7 @@ class Allocation:
         """Take back; each way in which that was wrong, with a sentence."""
         yield from self._outside(fact.pool, fact.locs, "given back")
         lent = self.lent[fact.pool]
-        for page, _, _ in self._by_page(fact.pool, fact.locs):
+        for page, _ in self._by_page(fact.pool, fact.locs):
             if lent.pop(page, None) is None:
                 yield (
                     "double-free",
@@ -61,6 +60,8 @@ class Allocation:
 
     def translated(self, fact: Translated) -> Iterator[Break]:
         """Compare a translation with what is lent; each way in which it was wrong."""
+        if self._as_lent(fact):
+            return
         yield from self._outside("full", fact.full, "translated")
         yield from self._outside("swa", fact.swa, "the result of a translation")
         full, swa = self.lent["full"], self.lent["swa"]
@@ -72,8 +73,7 @@ class Allocation:
             pages = zip(
                 self._by_page("full", (mine,)), self._by_page("swa", (theirs,)), strict=False
             )
-            for (full_page, offset, count), (swa_page, _, _) in pages:
-                bits = ((1 << count) - 1) << offset
+            for (full_page, bits), (swa_page, _) in pages:
                 if full.get(full_page, 0) & bits != bits:
                     yield "translated-free", f"{where} while it is free"
                 if swa.get(swa_page, 0) & bits != bits:
@@ -84,6 +84,27 @@ class Allocation:
                         f"{where}, which belongs to page {self.mapped[swa_page]} of the full pool",
                     )
 
+    def _as_lent(self, fact: Translated) -> bool:
+        """Whether nothing is wrong with a translation: a decode's has a span for each request."""
+        size, mapped = self.page_size, self.mapped
+        full, swa = self.lent["full"], self.lent["swa"]
+        if len(fact.full) != len(fact.swa) or not (
+            self._inside("full", fact.full) and self._inside("swa", fact.swa)
+        ):
+            return False
+        for (start, end), (at, until) in zip(fact.full, fact.swa, strict=True):
+            if (at - start) % size or until - at != end - start:
+                return False
+        pages = zip(self._by_page("full", fact.full), self._by_page("swa", fact.swa), strict=True)
+        for (page, bits), (lent, _) in pages:
+            if (
+                full.get(page, 0) & bits != bits
+                or swa.get(lent, 0) & bits != bits
+                or mapped.setdefault(lent, page) != page
+            ):
+                return False
+        return True
+
     def clear(self) -> None:
         """The cache was flushed: nothing is lent."""
         for lent in self.lent.values():
@@ -91,6 +112,8 @@ class Allocation:
         self.mapped.clear()
 
     def _outside(self, pool: Pool, spans: tuple[Span, ...], what: str) -> Iterator[Break]:
+        if self._inside(pool, spans):
+            return
         limit = self.sizes[pool] + self.page_size
         for start, end in spans:
             if end > limit:
@@ -100,20 +123,37 @@ class Allocation:
                     f"the pool ends at {limit}",
                 )
 
-    def _by_page(self, pool: Pool, spans: tuple[Span, ...]) -> Iterator[tuple[int, int, int]]:
-        """Page, first offset in it and number of locations, for each page of each span.
+    def _inside(self, pool: Pool, spans: tuple[Span, ...]) -> bool:
+        limit = self.sizes[pool] + self.page_size
+        return all(end <= limit for _, end in spans)
+
+    def _by_page(self, pool: Pool, spans: tuple[Span, ...]) -> list[tuple[int, int]]:
+        """Each page of each span, and a bit for each of its locations that the span holds.
 
         What lies outside the pool is left out: a damaged log must not ask for endless work.
         """
         size, limit = self.page_size, self.sizes[pool] + self.page_size
+        whole = (1 << size) - 1
+        pages: list[tuple[int, int]] = []
         for start, span_end in spans:
-            end = min(span_end, limit)
-            at = start
-            while at < end:
-                page, offset = divmod(at, size)
-                count = min(size - offset, end - at)
-                yield page, offset, count
-                at += count
+            end = span_end if span_end <= limit else limit
+            if start >= end:
+                continue
+            page, offset = divmod(start, size)
+            if end - start == 1:
+                pages.append((page, 1 << offset))
+                continue
+            last, rest = divmod(end, size)
+            if page == last:
+                pages.append((page, (1 << rest) - (1 << offset)))
+                continue
+            if offset:
+                pages.append((page, whole - (1 << offset) + 1))
+                page += 1
+            pages += [(between, whole) for between in range(page, last)]
+            if rest:
+                pages.append((last, (1 << rest) - 1))
+        return pages
 
 
 def _lowest(bits: int) -> int:

@@ -662,14 +662,13 @@ class LogReader:
             BadFileError: what is no log of this version, with the number of its line.
         """
         for lines in self._whole_lines():
-            for fact in self._decode(lines):
-                self.line += 1
-                if self.line == 1:
-                    if not isinstance(fact, Started):
-                        raise BadFileError("line 1: a log starts with a 'started' fact")
-                elif isinstance(fact, Started):
+            for line, fact in enumerate(self._decode(lines), self.line + 1):
+                self.line = line
+                if isinstance(fact, Started) != (line == 1):
                     raise BadFileError(
-                        f"line {self.line}: a second 'started' fact; one file is one log"
+                        f"line {line}: a second 'started' fact; one file is one log"
+                        if line > 1
+                        else "line 1: a log starts with a 'started' fact"
                     )
                 yield fact
         if not self.line:

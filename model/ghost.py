@@ -1,6 +1,6 @@
 """Ghost state: who wrote each ring row. No engine keeps it; the monitor does.
 
-The rows are the meaning: one `Written` each. Beside them each slot has an `Own`, an interval of
+The rows are the meaning, by slot (`SlotRows`). Beside them each slot has an `Own`, an interval of
 positions that are known to lie in their rows as the tenant's own keys, so that a read that falls
 within it needs no look at a row. It claims no more than the rows say, and it is given up as soon as
 something writes the slot against the rules.
@@ -11,25 +11,15 @@ rows and the live requests, not with the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import msgspec
-
-from kvproof.model.scenario import Prompt, same_prefix
+from kvproof.model.scenario import Prompt, agreed_len
+from kvproof.model.slot_rows import Found, SlotRows, Written
 from kvproof.model.verdict import Cause, Lease, RingCell, Writer
 from kvproof.spec.indices import Position, Slot
 from kvproof.spec.ring import ring_row
-
-
-class Written(msgspec.Struct, frozen=True, gc=False):
-    """Provenance of one row. ``rejected`` marks a draft token that verification threw away."""
-
-    occupancy: int
-    position: int
-    step: int
-    rejected: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,14 +42,12 @@ class Own:
     Attributes:
         start: from here to ``end`` (exclusive) every position's row holds the tenant's own key.
         end: no row of the tenant's at or past it is left that is not marked rejected.
-        since: what the tenant wrote at or past it, it wrote without a gap.
         below: what is stale from ``below_from`` to ``start``, once somebody asked; else None.
     """
 
     occupancy: int
     start: int = 0
     end: int = 0
-    since: int = 0
     below: list[Stale] | None = None
     below_from: int = 0
 
@@ -69,7 +57,7 @@ class Ghost:
     """Rows with their provenance, and the tenants by occupancy number."""
 
     stride: int
-    rows: dict[int, Written] = field(default_factory=dict)
+    slots: dict[int, SlotRows] = field(default_factory=dict)
     tenants: dict[int, Tenant] = field(default_factory=dict)
     last_in_slot: dict[int, int] = field(default_factory=dict)
     _own: dict[int, Own] = field(default_factory=dict)
@@ -100,31 +88,53 @@ class Ghost:
 
     def forget(self, needed: Iterable[int]) -> None:
         """Drop the occupancies that nothing names: no row, no slot's last, none of ``needed``."""
-        kept = {written.occupancy for written in self.rows.values()}
+        kept = {at for slot in self.slots.values() for at in slot.occupancies()}
         kept.update(self.last_in_slot.values(), needed)
         # Named as the slot's previous occupant, in the evidence of a stale read.
         kept.update([self.tenants[at].previous for at in kept if at in self.tenants])
         self.tenants = {at: tenant for at, tenant in self.tenants.items() if at in kept}
 
+    # Rows
+
+    def written(self, row: int) -> Written | None:
+        """What a row holds; None where nobody wrote."""
+        slot, offset = divmod(row, self.stride)
+        return self._rows_of(slot).get(offset)
+
+    def rows(self) -> dict[int, Written]:
+        """What each row holds that somebody wrote: for tests and drawings."""
+        return {
+            slot * self.stride + offset: written
+            for slot, rows in self.slots.items()
+            for offset in range(self.stride)
+            if (written := rows.get(offset)) is not None
+        }
+
+    def _rows_of(self, slot: int) -> SlotRows:
+        return self.slots.get(slot) or SlotRows(self.stride)
+
     # Writes
+
+    def _to_write(self, slot: int) -> SlotRows:
+        rows = self.slots.get(slot)
+        if rows is None:
+            rows = self.slots[slot] = SlotRows(self.stride)
+        return rows
 
     def write(self, lease: Lease | None, position: int, row: int, step: int) -> None:
         """A key went to a row, wherever that is; without a lease, a padded row's."""
-        occupancy = lease.occupancy if lease else 0
-        self.rows[row] = Written(occupancy, position, step)
         if lease is not None and row == ring_row(Slot(lease.slot), Position(position), self.stride):
-            self._extend(lease, position, position + 1)
-        else:
-            self._own.pop(row // self.stride, None)
+            self.write_span(lease, position, position + 1, step)
+            return
+        slot, offset = divmod(row, self.stride)
+        occupancy = lease.occupancy if lease else 0
+        self._to_write(slot).put_odd(offset, Written(occupancy, position, step))
+        self._own.pop(slot, None)
 
     def write_span(self, lease: Lease, start: int, end: int, step: int) -> None:
         """Keys at ``[start, end)`` went to the rows that the rules give, one after the other."""
-        rows, stride, occupancy = self.rows, self.stride, lease.occupancy
-        base = lease.slot * stride
-        # Of more than a stride only the last stride stays.
-        for position in range(max(start, end - stride), end):
-            rows[base + position % stride] = Written(occupancy, position, step)
         if start < end:
+            self._to_write(lease.slot).put(lease.occupancy, start, end, step)
             self._extend(lease, start, end)
 
     def _extend(self, lease: Lease, start: int, end: int) -> None:
@@ -135,7 +145,7 @@ class Ghost:
             del self._own[lease.slot]  # a slot with two tenants, or a step back: look at the rows
             return
         if start > own.end:  # a scatter leaves out what is older than a window
-            own.start = own.since = start
+            own.start = start
             own.below = None
         if end > own.end:
             own.end = end
@@ -145,27 +155,14 @@ class Ghost:
 
     def reject_from(self, lease: Lease, computed_len: int) -> None:
         """Mark the lease's rows at and past ``computed_len`` as rejected drafts."""
-        base = lease.slot * self.stride
         own = self._own.get(lease.slot)
-        rows: Iterable[int] = range(base, base + self.stride)
         if own is not None and own.occupancy == lease.occupancy:
             if own.end <= computed_len:
                 return
-            if own.since <= computed_len:
-                first = max(computed_len, own.end - self.stride)
-                rows = [base + position % self.stride for position in range(first, own.end)]
             own.below = None
             own.end = computed_len
             own.start = min(own.start, computed_len)
-            own.since = min(own.since, computed_len)
-        for row in rows:
-            written = self.rows.get(row)
-            if (
-                written is not None
-                and written.occupancy == lease.occupancy
-                and written.position >= computed_len
-            ):
-                self.rows[row] = Written(written.occupancy, written.position, written.step, True)
+        self._rows_of(lease.slot).reject_from(lease.occupancy, computed_len)
 
     # Reads
 
@@ -191,21 +188,42 @@ class Ghost:
         ]
 
     def _look(self, lease: Lease, start: int, end: int) -> list[Stale]:
-        found: list[Stale] = []
-        base = lease.slot * self.stride
-        for position in range(start, end):
-            cause = self.stale_cause(lease, position, base + position % self.stride)
-            if cause is None:
-                continue
-            if found and found[-1][1:] == (position, cause):
-                found[-1] = (found[-1][0], position + 1, cause)
-            else:
-                found.append((position, position + 1, cause))
-        return found
+        rows = self._rows_of(lease.slot)
+        if rows.odd:
+            base = lease.slot * self.stride
+            each = (
+                (at, at + 1, self.stale_cause(lease, at, base + at % self.stride))
+                for at in range(start, end)
+            )
+            return _joined(each)
+        causes: list[tuple[int, int, Cause | None]] = []
+        at = start
+        for found in rows.find(start, end):
+            causes.append((at, found.start, "never-written"))
+            causes += self._causes(lease, found)
+            at = found.end
+        causes.append((at, end, "never-written"))
+        return _joined(causes)
+
+    def _causes(self, lease: Lease, found: Found) -> Iterator[tuple[int, int, Cause | None]]:
+        """`stale_cause` of neighbouring rows that hold keys of one run."""
+        start, end, run = found.start, found.end, found.run
+        if run.occupancy == lease.occupancy:
+            of_another = found.laps != 0
+            own: Cause | None = "rejected-draft" if run.rejected else None
+            yield start, end, "own-other-position" if of_another else own
+            return
+        theirs = None if found.laps else self.tenants.get(run.occupancy)
+        if theirs is not None:
+            agreed = agreed_len(theirs.prompt, self.tenants[lease.occupancy].prompt)
+            same = max(start, int(min(end, agreed)))
+            yield start, same, "same-content"
+            start = same
+        yield start, end, "other-request"
 
     def stale_cause(self, lease: Lease, stands_for: int, row: int) -> Cause | None:
         """Why a row is not the reader's own key at ``stands_for``; None if it is."""
-        written = self.rows.get(row)
+        written = self.written(row)
         if written is None:
             return "never-written"
         if written.occupancy == lease.occupancy:
@@ -214,15 +232,14 @@ class Ghost:
             return "rejected-draft" if written.rejected else None
         if written.position == stands_for:
             theirs = self.tenants.get(written.occupancy)
-            if theirs is not None and same_prefix(
-                theirs.prompt, self.tenants[lease.occupancy].prompt, stands_for + 1
-            ):
+            mine = self.tenants[lease.occupancy]
+            if theirs is not None and agreed_len(theirs.prompt, mine.prompt) > stands_for:
                 return "same-content"
         return "other-request"
 
     def writer(self, row: int) -> Writer | None:
         """Writer of a row, named."""
-        written = self.rows.get(row)
+        written = self.written(row)
         if written is None:
             return None
         lease = self.lease_of(written.occupancy)
@@ -250,8 +267,22 @@ class Ghost:
 
     def holds_foreign_row(self, lease: Lease, start: int, end: int) -> bool:
         """Whether a row for a position in ``[start, end)`` was last written by another occupant."""
-        for position in range(start, end):
-            written = self.rows.get(ring_row(Slot(lease.slot), Position(position), self.stride))
-            if written is not None and written.occupancy != lease.occupancy:
-                return True
-        return False
+        rows = self._rows_of(lease.slot)
+        holders = {found.run.occupancy for found in rows.find(start, end)}
+        for offset, held in rows.odd.items():
+            if (offset - start) % self.stride < end - start:
+                holders.add(held.occupancy)
+        return bool(holders - {lease.occupancy})
+
+
+def _joined(causes: Iterable[tuple[int, int, Cause | None]]) -> list[Stale]:
+    """What is stale, neighbours of one cause together."""
+    stale: list[Stale] = []
+    for start, end, cause in causes:
+        if cause is None or start >= end:
+            continue
+        if stale and stale[-1][1:] == (start, cause):
+            stale[-1] = (stale[-1][0], end, cause)
+        else:
+            stale.append((start, end, cause))
+    return stale

@@ -7,14 +7,13 @@ flight; releases do that all the time. What may not be is said in `kvproof.spec.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvproof.model.allocation import Break
 from kvproof.model.facts import Completed, Launched, Pools, TableLane
-from kvproof.model.scenario import Prompt, text_at
+from kvproof.model.scenario import Prompt, agreed_len
 from kvproof.model.verdict import Lease
 from kvproof.model.witness import Witness
 from kvproof.spec.indices import FullLoc, Page
@@ -163,7 +162,7 @@ class InFlight:
             key is not None
             and key.position == position
             and sees(launch, key.launch)
-            and (key.prompt is reader.prompt or _shared(key.prompt, reader.prompt) > position)
+            and (key.prompt is reader.prompt or agreed_len(key.prompt, reader.prompt) > position)
         )
 
     @staticmethod
@@ -187,9 +186,3 @@ class InFlight:
             f"{lane.slot} of the page table, where the host wrote location {loc} for {was} while "
             f"it was in flight, since step {step.step + 1}: {loc} is a location {self._held(loc)}"
         )
-
-
-def _shared(one: Prompt, other: Prompt) -> float:
-    """How many leading tokens two requests share, answers included."""
-    edges = {0, *(piece.until for piece in one), *(piece.until for piece in other)}
-    return min((at for at in edges if text_at(one, at) != text_at(other, at)), default=math.inf)

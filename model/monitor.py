@@ -192,18 +192,24 @@ class Monitor:
 
     def _judge(self, fact: Fact) -> None:
         match fact:
-            case Ran():  # this and the next are most of a recorder's log
+            case Ran():  # this and those below are most of a recorder's log
                 self._ran(fact)
             case Advanced():
                 self._advanced(fact)
+            case Step():
+                self._begin(fact)
+            case Allocated():
+                self._lend(self._allocation.allocated(fact))
+            case Freed():
+                self._lend(self._allocation.freed(fact))
+            case Translated():
+                self._lend(self._allocation.translated(fact))
             case Read():
                 self._read(fact)
             case Wrote():
                 self._wrote(fact)
             case Windowed():
                 self._windowed(fact)
-            case Step():
-                self._begin(fact)
             case Pools():
                 self._snapshot(fact)
             case Admitted():
@@ -216,12 +222,6 @@ class Monitor:
                 self._skipped(fact)
             case Launched() | Completed():
                 self._flies(fact)
-            case Allocated():
-                self._lend(self._allocation.allocated(fact))
-            case Freed():
-                self._lend(self._allocation.freed(fact))
-            case Translated():
-                self._lend(self._allocation.translated(fact))
             case Answered():
                 self._answered(fact)
             case Gap():
@@ -856,7 +856,7 @@ class Monitor:
         )
 
     def _check_payload(self, fact: Read, row: int, seen: tuple[int, int] | None) -> None:
-        written = self.ghost.rows.get(row)
+        written = self.ghost.written(row)
         known = (written.occupancy, written.position) if written else None
         if seen != known:
             self._break(

@@ -14,6 +14,7 @@ with a longer piece of a text replays an earlier request's answer, as a chat tur
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -267,8 +268,13 @@ def prompt_len(prompt: Prompt) -> int:
 
 def same_prefix(one: Prompt, other: Prompt, length: int) -> bool:
     """Whether two requests agree on their first ``length`` tokens, answers included."""
-    edges = {0, *(p.until for p in one), *(p.until for p in other)}
-    return all(text_at(one, at) == text_at(other, at) for at in edges if at < length)
+    return agreed_len(one, other) >= length
+
+
+def agreed_len(one: Prompt, other: Prompt) -> float:
+    """How many leading tokens two requests share, answers included; perhaps all there ever are."""
+    edges = {0, *(piece.until for piece in one), *(piece.until for piece in other)}
+    return min((at for at in edges if text_at(one, at) != text_at(other, at)), default=math.inf)
 
 
 def number_texts(texts: dict[str, int], prompt: Prompt) -> None:

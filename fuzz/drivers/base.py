@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -28,9 +29,9 @@ from transformers import PretrainedConfig
 from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS
 from kvproof.fuzz.drivers import speculation
 from kvproof.fuzz.drivers.pool import (
+    MapReader,
     call_with_known,
     free_pages,
-    map_runs,
     paged_swa_pool,
     window_layer_pool,
 )
@@ -112,6 +113,10 @@ class ReleaseEngine:
         )
         self.kv_pool = self._make_kv_pool(rows_short)
         self.allocator = self._make_allocator()
+        self.map_reader = MapReader()
+        # The tree as it was read last, and what snapshots tell of it until it reads otherwise.
+        self._seen_nodes: tuple[SeenNode, ...] = ()
+        self._told_nodes: tuple[Node, ...] = ()
         self.tree = self._make_tree()
         if held_back is not None:
             self._hold_back(held_back)
@@ -165,7 +170,7 @@ class ReleaseEngine:
         """Tokens that a page of compressed rows stands for. No layer here has such pages."""
         return self.geometry.page_size
 
-    @property
+    @cached_property
     def unified(self) -> bool:
         """Whether the sliding window lives in rings; asks the release's own gate."""
         return (
@@ -286,7 +291,7 @@ class ReleaseEngine:
     def _release_for_retract(self, index: int, remaining: int) -> None:
         raise NotImplementedError
 
-    def _nodes(self) -> Iterator[SeenNode]:
+    def _nodes(self) -> Iterable[SeenNode]:
         """Nodes of the tree, parents first; asked only where the construction has a tree."""
         raise NotImplementedError
 
@@ -561,22 +566,13 @@ class ReleaseEngine:
 
     def pools(self) -> Pools:
         """Snapshot of pools and tree, read from the real objects."""
-        nodes = list(self._nodes()) if self.choice.reuses else []
+        nodes = tuple(self._nodes()) if self.choice.reuses else ()
+        if nodes != self._seen_nodes:
+            self._seen_nodes, self._told_nodes = nodes, _told(nodes)
         return Pools(
             free=free_pages(self.allocator.full_attn_allocator),
             free_slots=tuple(self.requests.free_slots),
-            nodes=tuple(
-                Node(
-                    parent=node.parent,
-                    tokens=tuple(node.tokens),
-                    locs=tuple(node.locs.tolist()),
-                    full_lock=node.full_lock,
-                    swa_lock=node.swa_lock,
-                    tombstone=node.tombstone,
-                    swa_locs=() if node.swa_locs is None else tuple(node.swa_locs.tolist()),
-                )
-                for node in nodes
-            ),
+            nodes=self._told_nodes,
             holdings=tuple(self._holdings(nodes)),
             counters={
                 "available": int(self.allocator.full_available_size()),
@@ -608,7 +604,7 @@ class ReleaseEngine:
     def _swa_pool(self) -> SwaPool:
         return SwaPool(
             free=free_pages(self.allocator.swa_attn_allocator),
-            full_to_swa=map_runs(self.allocator.full_to_swa_index_mapping),
+            full_to_swa=self.map_reader.runs(self.allocator.full_to_swa_index_mapping),
             counters={
                 "available": int(self.allocator.swa_available_size()),
                 "evictable": int(self.tree.swa_evictable_size()),
@@ -634,6 +630,21 @@ class ReleaseEngine:
                 swa_locked_from=swa_from,
                 swa_evicted_len=0 if self.unified else self._swa_evicted_len(req),
             )
+
+
+def _told(nodes: Sequence[SeenNode]) -> tuple[Node, ...]:
+    return tuple(
+        Node(
+            parent=node.parent,
+            tokens=node.tokens,
+            locs=node.locs,
+            full_lock=node.full_lock,
+            swa_lock=node.swa_lock,
+            tombstone=node.tombstone,
+            swa_locs=node.swa_locs,
+        )
+        for node in nodes
+    )
 
 
 def _class_name(thing: Any) -> str:

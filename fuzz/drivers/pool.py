@@ -100,21 +100,35 @@ def paged_swa_pool(
 
 def free_pages(allocator: Any) -> tuple[int, ...]:
     """Pages that an allocator of one pool can lend, the list that it sorts only later included."""
-    return tuple(
-        page
-        for pages in (allocator.free_pages, allocator.release_pages)
-        if pages is not None
-        for page in pages.tolist()
-    )
+    lists = (allocator.free_pages, allocator.release_pages)
+    return tuple([page for pages in lists if pages is not None for page in pages.tolist()])
 
 
-def map_runs(full_to_swa: Any) -> tuple[MapRun, ...]:
-    """Runs of the map; its last entry, for the location -1, is none of the pool's."""
-    entries = full_to_swa[:-1].numpy()
+class MapReader:
+    """Reads the full-to-SWA map, all of it each time; what it says is spelled out when it changes.
+
+    Few operations change the map, and the runs cost more than the look.
+    """
+
+    def __init__(self) -> None:
+        self._entries: Any = None
+        self._runs: tuple[MapRun, ...] = ()
+
+    def runs(self, full_to_swa: Any) -> tuple[MapRun, ...]:
+        """Runs of the map; its last entry, for the location -1, is none of the pool's."""
+        entries = full_to_swa[:-1].numpy()
+        if self._entries is None or not np.array_equal(entries, self._entries):
+            self._entries = entries.copy()  # the engine goes on writing into its own
+            self._runs = _runs(entries)
+        return self._runs
+
+
+def _runs(entries: Any) -> tuple[MapRun, ...]:
     locs = np.flatnonzero(entries)
     if not len(locs):
         return ()
     swa = entries[locs]
-    starts = np.flatnonzero(np.r_[True, (np.diff(locs) != 1) | (np.diff(swa) != 1)])
-    lengths = np.diff(np.r_[starts, len(locs)])
+    breaks = np.flatnonzero((np.diff(locs) != 1) | (np.diff(swa) != 1)) + 1
+    starts = np.concatenate(([0], breaks))
+    lengths = np.diff(np.concatenate((starts, [len(locs)])))
     return tuple(zip(locs[starts].tolist(), swa[starts].tolist(), lengths.tolist(), strict=True))

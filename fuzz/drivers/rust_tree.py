@@ -14,8 +14,8 @@ What the core's own interface offers is put together:
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
@@ -32,6 +32,26 @@ class TreeReadError(RuntimeError):
     """What the core says about its tree does not fit together."""
 
 
+class _Seen(NamedTuple):
+    """All that the core says of its tree, as it says it.
+
+    Attributes:
+        values: each node's number and locations.
+        paths: locations from the root to each node's end.
+        swa: each node's SWA locations; None for a tombstone.
+        unlocked: locations whose node no request locks.
+        swa_unlocked: the same of the window's locks.
+        computed: what was computed at the locations, in the order of the walk.
+    """
+
+    values: list[tuple[int, list[int]]]
+    paths: list[list[int]]
+    swa: list[list[int] | None]
+    unlocked: list[int]
+    swa_unlocked: list[int]
+    computed: list[tuple[int, int]]
+
+
 class RustTreeReader:
     """Finds the nodes of one tree core; make a new one when the tree is reset."""
 
@@ -41,9 +61,15 @@ class RustTreeReader:
         self._root: int = core.root_node_handle()
         self._alive: list[int] = []
         self._next = self._root + 1
+        self._seen: _Seen | None = None
+        self._nodes: tuple[SeenNode, ...] = ()
+        self._leaves: tuple[tuple[int, Any], ...] = ()
 
-    def nodes(self, computed: Mapping[int, tuple[int, int]]) -> Iterator[SeenNode]:
+    def nodes(self, computed: Mapping[int, tuple[int, int]]) -> tuple[SeenNode, ...]:
         """The nodes, parents first.
+
+        All is read each time, and all keys are asked for; only where something differs from the
+        last time is it put together anew.
 
         Args:
             computed: token that was last computed at each location, and the one after it.
@@ -51,56 +77,83 @@ class RustTreeReader:
         Raises:
             TreeReadError: nodes are missing, or a key is not what was computed there.
         """
+        seen = self._look(computed)
+        if seen != self._seen:
+            self._seen = None  # in case this raises
+            self._nodes, self._leaves = self._put_together(seen, computed)
+            self._seen = seen
+        for node_id, key in self._leaves:
+            self._check(node_id, key)
+        return self._nodes
+
+    def _look(self, computed: Mapping[int, tuple[int, int]]) -> _Seen:
         core = self._core
         locs = core.walk_for_kv_canary(False, False).slot_indices.tolist()
-        if not locs:
-            return
-        paths = {
-            tuple(core.collect_full_device_indices(node_id, self._root).tolist()): (node_id, value)
-            for node_id, value in self._values(len(locs))
-        }
-        unlocked = set(core.walk_for_kv_canary(True, False).slot_indices.tolist())
-        swa_unlocked = set(core.walk_for_kv_canary(True, True).slot_indices.tolist())
+        values = self._values(len(locs))
+        return _Seen(
+            values=values,
+            paths=[
+                core.collect_full_device_indices(node_id, self._root).tolist()
+                for node_id, _ in values
+            ],
+            swa=[self._value(node_id, ComponentType.SWA) for node_id, _ in values],
+            unlocked=core.walk_for_kv_canary(True, False).slot_indices.tolist() if locs else [],
+            swa_unlocked=core.walk_for_kv_canary(True, True).slot_indices.tolist() if locs else [],
+            computed=[computed[loc] for loc in locs],
+        )
+
+    def _put_together(
+        self, seen: _Seen, computed: Mapping[int, tuple[int, int]]
+    ) -> tuple[tuple[SeenNode, ...], tuple[tuple[int, Any], ...]]:
+        """Nodes, and the keys of the leaves."""
+        unlocked, swa_unlocked = set(seen.unlocked), set(seen.swa_unlocked)
         index: dict[tuple[int, ...], int] = {(): -1}
-        inner = {path[: -len(value)] for path, (_, value) in paths.items()}
-        for path in sorted(paths, key=len):
-            node_id, value = paths[path]
+        nodes: list[SeenNode] = []
+        leaves: list[tuple[int, Any]] = []
+        found = [
+            (tuple(path), node_id, value, swa)
+            for path, (node_id, value), swa in zip(seen.paths, seen.values, seen.swa, strict=True)
+        ]
+        inner = {path[: -len(value)] for path, _, value, _ in found}
+        for path, node_id, value, swa in sorted(found, key=lambda one: len(one[0])):
             first = path[-len(value)]
             if path not in inner:
-                self._check(node_id, self._tokens(path, computed))
-            swa_locs = core.get_component_device_value(node_id, ComponentType.SWA)
-            yield SeenNode(
-                node_id,
-                index[path[: -len(value)]],
-                self._tokens(path[-len(value) :], computed),
-                value,
-                int(first not in unlocked),
-                int(swa_locs is not None and first not in swa_unlocked),
-                swa_locs is None,
-                swa_locs,
+                tokens = array("q", self._tokens(path, computed))
+                leaves.append((node_id, RadixKey(tokens, is_bigram=self._bigram)))
+            index[path] = len(nodes)
+            nodes.append(
+                SeenNode(
+                    node_id,
+                    index[path[: -len(value)]],
+                    tuple(self._tokens(path[-len(value) :], computed)),
+                    tuple(value),
+                    int(first not in unlocked),
+                    int(swa is not None and first not in swa_unlocked),
+                    swa is None,
+                    () if swa is None else tuple(swa),
+                )
             )
-            index[path] = len(index) - 1
+        return tuple(nodes), tuple(leaves)
 
     def _tokens(self, locs: Sequence[int], computed: Mapping[int, tuple[int, int]]) -> list[int]:
         """What a key of these locations holds; a bigram key ends in the second of its last pair."""
         tokens = [computed[loc][0] for loc in locs]
         return [*tokens, computed[locs[-1]][1]] if self._bigram else tokens
 
-    def _values(self, tokens: int) -> list[tuple[int, Any]]:
+    def _values(self, tokens: int) -> list[tuple[int, list[int]]]:
         """Nodes and their locations, `tokens` locations in all."""
-        self._alive = [node_id for node_id in self._alive if self._value(node_id) is not _GONE]
+        read = {node_id: self._value(node_id, ComponentType.FULL) for node_id in self._alive}
+        self._alive = [node_id for node_id, value in read.items() if value is not _GONE]
         values = [
-            (node_id, value)
-            for node_id in self._alive
-            if (value := self._value(node_id)) is not None
+            (node_id, read[node_id]) for node_id in self._alive if read[node_id] is not None
         ]
-        found = sum(len(value) for _, value in values)
+        found = sum([len(value) for _, value in values])
         misses = 0
         while found < tokens:
             if misses > _MAX_GAP:
                 raise TreeReadError(f"the tree holds {tokens} tokens, its nodes {found}")
             candidate, self._next = self._next, self._next + 1
-            value = self._value(candidate)
+            value = self._value(candidate, ComponentType.FULL)
             if value is _GONE:
                 misses += 1
                 continue
@@ -111,18 +164,18 @@ class RustTreeReader:
                 found += len(value)
         return values
 
-    def _value(self, node_id: int) -> Any:
-        """Locations of a node; None for one that is in the host's memory alone."""
+    def _value(self, node_id: int, component: ComponentType) -> Any:
+        """Locations of a node in a pool; None for one that has none there, e.g. on the host alone."""
         try:
-            return self._core.get_component_device_value(node_id, ComponentType.FULL)
+            value = self._core.get_component_device_value(node_id, component)
         except KeyError:
             return _GONE
+        return None if value is None else value.tolist()
 
-    def _check(self, node_id: int, tokens: Sequence[int]) -> None:
-        key = RadixKey(array("q", tokens), is_bigram=self._bigram)
+    def _check(self, node_id: int, key: Any) -> None:
         matched, at, _ = self._core.match_full_device_prefix(key)
         if (matched, at) != (len(key), node_id):
             raise TreeReadError(
-                f"tokens {list(tokens)} were computed at the locations of node {node_id}, "
+                f"tokens {list(key.token_ids)} were computed at the locations of node {node_id}, "
                 f"but the tree finds {matched} of them, at node {at}"
             )

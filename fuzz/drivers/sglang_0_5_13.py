@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from sglang.srt.mem_cache import common
@@ -45,12 +46,12 @@ class Engine(ReleaseEngine):
     def _release_for_retract(self, index: int, remaining: int) -> None:
         self.running.release_req(index, remaining, self.server_args)
 
-    def _nodes(self) -> Iterator[SeenNode]:
+    def _nodes(self) -> Iterable[SeenNode]:
         if hasattr(self.tree, "tree_components"):
             return walk(self.tree.root_node, look_at_components(self._component))
         return walk(self.tree.root_node, look_at_swa_node)
 
-    @property
+    @cached_property
     def _component(self) -> Any:
         return engine_family().part("component type")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -74,7 +74,7 @@ class Engine(sglang_0_5_20.Engine):
         super().flush()
         self._reader = self._make_reader()
 
-    def _nodes(self) -> Iterator[SeenNode]:
+    def _nodes(self) -> Iterable[SeenNode]:
         if self._reader is None:
             return walk(self._core.root_node, look_at_components(self._component))
         return self._reader.nodes(self._computed)

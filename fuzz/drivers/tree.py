@@ -8,24 +8,24 @@ from typing import Any, NamedTuple
 
 
 class SeenNode(NamedTuple):
-    """One node as a reader found it; nodes come parents first.
+    """One node as a reader found it, nothing in it the engine's own; nodes come parents first.
 
     Attributes:
         handle: number by which the release's requests refer to it.
         parent: index of the parent among the nodes, -1 for a child of the root.
-        locs: locations in the full pool, a tensor.
-        swa_locs: locations in the SWA pool, a tensor, where the tree keeps them; None else.
+        locs: locations in the full pool.
+        swa_locs: locations in the SWA pool, where the tree keeps them; empty else.
         boundary: mark of the sliding-window locks that end here; None without.
     """
 
     handle: int
     parent: int
-    tokens: Sequence[int]
-    locs: Any
+    tokens: tuple[int, ...]
+    locs: tuple[int, ...]
     full_lock: int
     swa_lock: int
     tombstone: bool
-    swa_locs: Any = None
+    swa_locs: tuple[int, ...] = ()
     boundary: object = None
 
 
@@ -64,7 +64,7 @@ def walk(root: Any, look: Callable[[Any, int], SeenNode]) -> Iterator[SeenNode]:
 def look_at_swa_node(node: Any, parent: int) -> SeenNode:
     """A node of `SWARadixCache`, which asks the map for SWA locations."""
     return SeenNode(
-        node.id, parent, node.key.token_ids, node.value,
+        node.id, parent, tuple(node.key.token_ids), tuple(node.value.tolist()),
         node.full_lock_ref, node.swa_lock_ref, node.swa_tombstone, boundary=node.swa_uuid,
     )  # fmt: skip
 
@@ -76,8 +76,9 @@ def look_at_components(component: Any) -> Callable[[Any, int], SeenNode]:
         full = node.component_data[component.FULL]
         swa = node.component_data[component.SWA]
         return SeenNode(
-            node.id, parent, node.key.token_ids, full.value,
-            full.lock_ref, swa.lock_ref, swa.value is None, swa.value, swa.metadata.get("uuid"),
+            node.id, parent, tuple(node.key.token_ids), tuple(full.value.tolist()),
+            full.lock_ref, swa.lock_ref, swa.value is None,
+            () if swa.value is None else tuple(swa.value.tolist()), swa.metadata.get("uuid"),
         )  # fmt: skip
 
     return look

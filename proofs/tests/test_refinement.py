@@ -143,7 +143,7 @@ class _Watch:
 
     def cell(self, request: str, offset: int) -> Cell:
         lease = self.monitor.leases[request]
-        written = self.ghost.rows.get(lease.slot * self.ring.stride + offset)
+        written = self.ghost.written(lease.slot * self.ring.stride + offset)
         if written is None:
             return Cell(own=False, position=0, committed=True)
         return Cell(

@@ -54,7 +54,7 @@ def assert_same_judgement(log: Sequence[Fact]) -> Monitor:
     assert quick.counts == slow.counts
     assert quick.checked == slow.checked
     assert quick.witnesses == slow.witnesses
-    assert quick.ghost.rows == slow.ghost.rows
+    assert quick.ghost.rows() == slow.ghost.rows()
     return quick
 
 
