@@ -144,9 +144,7 @@ class RustTreeReader:
         """Nodes and their locations, `tokens` locations in all."""
         read = {node_id: self._value(node_id, ComponentType.FULL) for node_id in self._alive}
         self._alive = [node_id for node_id, value in read.items() if value is not _GONE]
-        values = [
-            (node_id, read[node_id]) for node_id in self._alive if read[node_id] is not None
-        ]
+        values = [(node_id, read[node_id]) for node_id in self._alive if read[node_id] is not None]
         found = sum([len(value) for _, value in values])
         misses = 0
         while found < tokens:
@@ -165,7 +163,7 @@ class RustTreeReader:
         return values
 
     def _value(self, node_id: int, component: ComponentType) -> Any:
-        """Locations of a node in a pool; None for one that has none there, e.g. on the host alone."""
+        """Locations of a node in a pool; None if it has none there, as one on the host alone."""
         try:
             value = self._core.get_component_device_value(node_id, component)
         except KeyError:
