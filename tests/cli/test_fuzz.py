@@ -144,7 +144,7 @@ def test_a_usage_error(option: list[str]) -> None:
 class FakeTarget:
     """A target whose process is the reference engine."""
 
-    name = "fake:registry"
+    name = asked = "fake:registry"
     construction = "registry"
     family = "cache"
     has_ring = True
