@@ -51,7 +51,7 @@ test: engines browser ## Set up and run the linter, the type checker and all tes
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks examples
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 .PHONY: commands
 commands: setup ## Make docs/commands.md anew, from what the commands say of themselves

@@ -44,8 +44,12 @@ class SeenLock:
     boundary: object
 
 
-def walk(root: Any, look: Callable[[Any, int], SeenNode]) -> Iterator[SeenNode]:
-    """All nodes below ``root`` with pages; ``look`` reads one, given its parent's index.
+Look = Callable[[Any, int], SeenNode | None]
+"""Reads one node, given its parent's index; None for one that has no pages."""
+
+
+def walk(root: Any, look: Look) -> Iterator[SeenNode]:
+    """All nodes below ``root`` with pages.
 
     What a hierarchical cache keeps in the host's memory alone has none, and nothing below it has.
     """
@@ -54,27 +58,31 @@ def walk(root: Any, look: Callable[[Any, int], SeenNode]) -> Iterator[SeenNode]:
     while stack:
         parent, node = stack.pop()
         seen = look(node, parent)
-        if seen.locs is None:
+        if seen is None:
             continue
         yield seen
         stack.extend((index, child) for child in node.children.values())
         index += 1
 
 
-def look_at_swa_node(node: Any, parent: int) -> SeenNode:
+def look_at_swa_node(node: Any, parent: int) -> SeenNode | None:
     """A node of `SWARadixCache`, which asks the map for SWA locations."""
+    if node.value is None:
+        return None
     return SeenNode(
         node.id, parent, tuple(node.key.token_ids), tuple(node.value.tolist()),
         node.full_lock_ref, node.swa_lock_ref, node.swa_tombstone, boundary=node.swa_uuid,
     )  # fmt: skip
 
 
-def look_at_components(component: Any) -> Callable[[Any, int], SeenNode]:
+def look_at_components(component: Any) -> Look:
     """What reads a node of `UnifiedRadixCache` in Python, given the release's component types."""
 
-    def look(node: Any, parent: int) -> SeenNode:
+    def look(node: Any, parent: int) -> SeenNode | None:
         full = node.component_data[component.FULL]
         swa = node.component_data[component.SWA]
+        if full.value is None:
+            return None
         return SeenNode(
             node.id, parent, tuple(node.key.token_ids), tuple(full.value.tolist()),
             full.lock_ref, swa.lock_ref, swa.value is None,
