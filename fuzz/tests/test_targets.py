@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kvproof.fuzz.constructions import PAGED_SWA
+from kvproof.fuzz.constructions import CONSTRUCTIONS, PAGED_SWA
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.expected import compare, load_expected
 from kvproof.fuzz.profiles import Profile
@@ -52,11 +52,17 @@ def test_the_table_knows_the_target_s_verdicts(target: Target, run: Run) -> None
     assert [cell for cell in cells if cell.agreement != "as expected"] == []
 
 
+def is_variant(target: str) -> bool:
+    """Whether a target is played only where it is asked for by name."""
+    construction = CONSTRUCTIONS.get(target.partition(":")[2])
+    return construction is not None and construction.by_name
+
+
 def test_every_target_of_the_table_that_ci_fuzzes_is_installed() -> None:
     """A release that is not here would pass its tests by not having any."""
     if os.environ.get(NO_ENGINES) == "1":
         pytest.skip(f"{NO_ENGINES}=1 says that no engine is wanted")
-    named = {entry.target for entry in load_expected()}
+    named = {entry.target for entry in load_expected() if not is_variant(entry.target)}
     needed = {target for target in named if target.partition(":")[0] in CI}
     installed = (*targets(), *targets(family="translation"))
     missing = needed - {found.name for found in installed}
@@ -74,7 +80,7 @@ def test_every_sequence_of_the_profile_is_played(
     assert result.sequences == profile.sequences
     assert (0 < result.kernel_sequences <= result.sequences) == target.has_ring
     assert result.operations > 8 * result.sequences
-    assert result.skipped < result.operations / 3
+    assert result.skipped < result.operations * 2 / 5
 
 
 def test_no_engine_fails(run: Run) -> None:
