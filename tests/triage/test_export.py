@@ -130,6 +130,7 @@ def checkout(tmp_path: Path) -> Path:
         ROOT / EXAMPLES.parent, folder / EXAMPLES.parent,
         ignore=shutil.ignore_patterns("__pycache__"),
     )  # fmt: skip
+    shutil.copy(ROOT / "conftest.py", folder)
     assert git(folder, "init", "-q").returncode == 0
     return folder
 
@@ -169,11 +170,11 @@ def test_a_patch_needs_a_checkout(tmp_path: Path) -> None:
 def test_exported_tests_of_kvproof_run_where_its_fixtures_are(checkout: Path) -> None:
     """On one release, to be quick."""
     case, run = case_from(stale_decode())
-    folder = checkout / EXAMPLES.parent
-    (folder / "test_exported.py").write_text(kvproof_test(case, [run]))
+    file = EXAMPLES.parent / "test_exported.py"
+    (checkout / file).write_text(kvproof_test(case, [run]))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--import-mode=importlib", "-q", "-p", "no:cacheprovider",
-         "-k", "0.5.15", "test_exported.py"],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+         "--rootdir", ".", "-k", "0.5.15", str(file)],
+        cwd=checkout, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert "1 passed" in done.stdout, done.stdout
