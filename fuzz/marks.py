@@ -129,8 +129,8 @@ UNCOUNTED: Mapping[str, str] = {
     "EXACT-3": _LAYERS,
     "EXACT-4": _LAYERS,
     "EXACT-5": _LAYERS,
-    "TRANSLATE-5": "what a wrong integer type reads: theorem T4; a campaign sees the type itself",
-    "TRANSLATE-6": "what a wrong integer type reads: theorem T4; a campaign sees the type itself",
+    "TRANSLATE-5": "what a wrong integer type reads: theorem T6; a campaign sees the type itself",
+    "TRANSLATE-6": "what a wrong integer type reads: theorem T6; a campaign sees the type itself",
     "STREAM-4": "a length that no release may use: the fault 'window by scheduled length' does",
 }
 """Rules that no campaign counts, and why."""
@@ -142,6 +142,7 @@ BRANCHES: Mapping[Witness, str] = {
     "remapped after the plan": "a caller maps a planned forward's locations anew (dsv4-any alone)",
     "replay after a larger batch": "a CUDA graph runs for fewer requests than the time before",
     "multi-step draft": "the steps of a draft are planned together",
+    "loaded back": "a match goes on in a host pool (the `hicache` constructions alone)",
     "page freed behind a window": "a translation target gives pages back under way",
 }
 """Branches of the drivers and engines that no single rule stands for."""
