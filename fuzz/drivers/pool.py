@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,14 @@ PAGED_HEAD_DIM = 4
 
 def call_with_known(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call with those of the arguments that the release's own signature names."""
-    names = inspect.signature(function).parameters
+    names = _parameters(function)
     return function(**{name: value for name, value in arguments.items() if name in names})
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    """Names of a function's parameters; every scenario's engine asks for the same few."""
+    return frozenset(inspect.signature(function).parameters)
 
 
 def window_layer_pool(

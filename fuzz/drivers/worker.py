@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -393,6 +394,8 @@ def main(arguments: list[str]) -> None:
                 + b"\n"
             )
             return
+        # What an engine's import leaves stays for ever: a collection need not look at all of it.
+        gc.freeze()
         wire.write(msgspec.json.encode(ready) + b"\n")
         wire.flush()
         serve(sys.stdin.buffer, wire, build)
