@@ -35,6 +35,10 @@ class KernelForward:
         """Scatter the queries' own keys, then read."""
         return self._write_then_read(lanes, "decode")
 
+    def decode_windows(self, lanes: Sequence[Lane], *, ends: Sequence[int]) -> list[Read | Wrote]:
+        """A decode whose windows end elsewhere: at the position ``ends`` gives each lane."""
+        return self._write_then_read(lanes, "decode", ends=ends)
+
     def verify(self, lanes: Sequence[Lane]) -> list[Read | Wrote]:
         """Scatter and read the draft in the release's order."""
         if self.kernels.verify_order == "write, then read":
@@ -56,30 +60,37 @@ class KernelForward:
             chunk_starts=[lane.start for lane, _ in tokens],
             first_rows=first_rows,
         )
-        reads = self._reads(tokens, named, mode)
+        reads = self._reads(tokens, named, mode, ends=[position for _, position in tokens])
         writes = self._scatter(tokens, mode)
         return [*reads, *writes]
 
-    def _write_then_read(self, lanes: Sequence[Lane], mode: Mode) -> list[Read | Wrote]:
+    def _write_then_read(
+        self, lanes: Sequence[Lane], mode: Mode, *, ends: Sequence[int] | None = None
+    ) -> list[Read | Wrote]:
         tokens = [(lane, position) for lane in lanes for position in range(lane.start, lane.end)]
+        if ends is None:
+            ends = [position for _, position in tokens]
         # The index streams are built once, before the first layer runs.
         named = self.kernels.decode_rows(
-            self.ring,
-            slots=[lane.slot for lane, _ in tokens],
-            positions=[position for _, position in tokens],
+            self.ring, slots=[lane.slot for lane, _ in tokens], positions=ends
         )
         # Each token is its own last one here, so that none is filtered out.
         writes = self._scatter(tokens, mode, each_is_final=True)
-        return [*writes, *self._reads(tokens, named, mode)]
+        return [*writes, *self._reads(tokens, named, mode, ends=ends)]
 
     def _reads(
-        self, tokens: Sequence[tuple[Lane, int]], named: Sequence[Sequence[int]], mode: Mode
+        self,
+        tokens: Sequence[tuple[Lane, int]],
+        named: Sequence[Sequence[int]],
+        mode: Mode,
+        *,
+        ends: Sequence[int],
     ) -> list[Read]:
         rows = [row for query in named for row in query]
         seen = payload.decode(self._gather(rows))
         reads = []
         at = 0
-        for (lane, position), query in zip(tokens, named, strict=True):
+        for (lane, position), query, end in zip(tokens, named, ends, strict=True):
             # A query whose window lies within its chunk reads no ring row.
             if query:
                 reads.append(
@@ -88,7 +99,7 @@ class KernelForward:
                         mode=mode,
                         slot=lane.slot,
                         position=position,
-                        first=max(0, position - self.ring.window + 1),
+                        first=max(0, end - self.ring.window + 1),
                         rows=tuple(query),
                         seen=tuple(seen[at : at + len(query)]),
                     )

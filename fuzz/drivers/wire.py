@@ -69,6 +69,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         pages_rolled: pages by which what a host pool gives back is rolled: a seeded fault.
         held_back: what the tree's own `swa_reprefill_tail_tokens` is made to return: another
             policy through the release's own cap; None to leave it alone.
+        draft_worker: play the launches of the draft model in its own ring instead of the target's.
         layering: layers to run behind the ring; None for the rows of a single one alone.
         mutants: edits of the engine's code that a play may ask for; see `Play.mutant`.
     """
@@ -80,6 +81,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rows_short: int = 0
     pages_rolled: int = 0
     held_back: int | None = None
+    draft_worker: bool = False
     layering: Layering | None = None
     mutants: tuple[FunctionEdit, ...] = ()
 

@@ -189,6 +189,14 @@ def load(options: Options) -> tuple[Ready, Build]:
         return _ready(family, notes), _host_builder(family, options, adapter)
     forwards = _forwards(family, options.kernels) if named else {"none": lambda _engine: None}
     labels: dict[Backend, str] = {options.kernels: backends.label(options.kernels)}
+    if options.draft_worker:
+        if not named:
+            raise SetupError(
+                "this engine has no ring, so its draft worker has none",
+                fix="choose a release with unified_kv, with the ROCm gate on",
+            )
+        forwards = _draft_forwards(family, options.kernels)
+        labels = {backend: f"{label}, draft worker" for backend, label in labels.items()}
 
     def build(order: Play) -> Player:
         # Without a ring there are no rows that could be named.
@@ -360,6 +368,26 @@ def _forwards(
         # Pools, tree and allocator stay on the CPU; the ring goes where the kernels are.
         place: lambda engine: KernelForward(
             kernels=kernels, ring=Ring.of_pool(engine.kv_pool).on(backends.device(place))
+        ),
+    }
+
+
+def _draft_forwards(
+    family: Family, place: KernelBackend
+) -> dict[Backend, Callable[[Any], Forward | None]]:
+    """What makes the forward of a fresh engine's draft worker: by the kernels alone."""
+    from kvproof.fuzz.drivers.draft_worker import DraftForward
+    from kvproof.kernels.launch import Ring, RingKernels
+
+    kernels = RingKernels.of_family(family)
+    return {
+        "none": lambda _engine: None,
+        # The target's launches are not played, so its pool stands for the draft worker's: the
+        # same class, by the same numbers.
+        place: lambda engine: DraftForward(
+            kernels=kernels,
+            ring=Ring.of_pool(engine.kv_pool).on(backends.device(place)),
+            draft_tokens=engine.geometry.draft_tokens,
         ),
     }
 
