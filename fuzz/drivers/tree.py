@@ -57,7 +57,8 @@ def walk(root: Any, look: Callable[[Any, int], SeenNode]) -> Iterator[SeenNode]:
         if seen.locs is None:
             continue
         yield seen
-        stack.extend((index, child) for child in node.children.values())
+        if node.children:
+            stack += [(index, child) for child in node.children.values()]
         index += 1
 
 
