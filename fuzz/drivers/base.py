@@ -117,6 +117,7 @@ class ReleaseEngine:
         # The tree as it was read last, and what snapshots tell of it until it reads otherwise.
         self._seen_nodes: tuple[SeenNode, ...] = ()
         self._told_nodes: tuple[Node, ...] = ()
+        self._index_of: Mapping[int, int] = {}
         self.tree = self._make_tree()
         if held_back is not None:
             self._hold_back(held_back)
@@ -569,6 +570,7 @@ class ReleaseEngine:
         nodes = tuple(self._nodes()) if self.choice.reuses else ()
         if nodes != self._seen_nodes:
             self._seen_nodes, self._told_nodes = nodes, _told(nodes)
+            self._index_of = {node.handle: at for at, node in enumerate(nodes)}
         return Pools(
             free=free_pages(self.allocator.full_attn_allocator),
             free_slots=tuple(self.requests.free_slots),
@@ -613,13 +615,14 @@ class ReleaseEngine:
         )
 
     def _holdings(self, nodes: Sequence[SeenNode]) -> Iterator[Holding]:
-        index_of: Mapping[int, int] = {node.handle: at for at, node in enumerate(nodes)}
         for name, req in self.held.items():
             slot = self._slot(req)
             if slot is None:
                 continue
             lock = self._lock(req) if nodes else None
-            locked, swa_from = (None, None) if lock is None else lock_indices(lock, nodes, index_of)
+            locked, swa_from = (
+                (None, None) if lock is None else lock_indices(lock, nodes, self._index_of)
+            )
             row = self.requests.req_to_token[slot, : self._allocated_len(req)]
             yield Holding(
                 request=name,

@@ -118,14 +118,15 @@ class MapReader:
     """
 
     def __init__(self) -> None:
-        self._entries: Any = None
+        self._entries: bytes | None = None
         self._runs: tuple[MapRun, ...] = ()
 
     def runs(self, full_to_swa: Any) -> tuple[MapRun, ...]:
         """Runs of the map; its last entry, for the location -1, is none of the pool's."""
-        entries = full_to_swa[:-1].numpy()
-        if self._entries is None or not np.array_equal(entries, self._entries):
-            self._entries = entries.copy()  # the engine goes on writing into its own
+        entries = full_to_swa.numpy()[:-1]
+        read = entries.tobytes()  # a copy: the engine goes on writing into its own
+        if read != self._entries:
+            self._entries = read
             self._runs = _runs(entries)
         return self._runs
 

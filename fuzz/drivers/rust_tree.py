@@ -3,8 +3,9 @@
 What the core's own interface offers is put together:
 
 - node ids count up from the root's, and asking for the value of one that is gone raises KeyError.
-  The locations from a node up to the root say where it hangs. The canary walk lists every location
-  of the tree, so it is known when all nodes are found.
+  The canary walk lists every location of the tree, so it is known when all nodes are found, and
+  before each location the one that it follows, which says where a node hangs. Should two nodes hold
+  one location that is ambiguous: then each node is asked for its locations up to the root.
 - the canary walk also filters by lock and by SWA residency. It says whether a component is
   locked, not how often, so a lock count is 0 or 1 here.
 - a node's tokens cannot be read back. They are taken from what was computed at its locations, and
@@ -27,6 +28,9 @@ _MAX_GAP = 4096
 
 _GONE = object()
 
+_NO_LOC = -1
+"""What the canary walk says that the first location of a path follows."""
+
 
 class TreeReadError(RuntimeError):
     """What the core says about its tree does not fit together."""
@@ -37,7 +41,9 @@ class _Seen(NamedTuple):
 
     Attributes:
         values: each node's number and locations.
-        paths: locations from the root to each node's end.
+        locs: every location of the tree, in the order of the walk.
+        follows: the location that each of those follows on its path.
+        paths: locations from the root to each node's end, where ``follows`` does not tell.
         swa: each node's SWA locations; None for a tombstone.
         unlocked: locations whose node no request locks.
         swa_unlocked: the same of the window's locks.
@@ -45,7 +51,9 @@ class _Seen(NamedTuple):
     """
 
     values: list[tuple[int, list[int]]]
-    paths: list[list[int]]
+    locs: list[int]
+    follows: list[int]
+    paths: list[list[int]] | None
     swa: list[list[int] | None]
     unlocked: list[int]
     swa_unlocked: list[int]
@@ -88,15 +96,21 @@ class RustTreeReader:
 
     def _look(self, computed: Mapping[int, tuple[int, int]]) -> _Seen:
         core = self._core
-        locs = core.walk_for_kv_canary(False, False).slot_indices.tolist()
+        walk = core.walk_for_kv_canary(False, False)
+        locs = walk.slot_indices.tolist()
         values = self._values(len(locs))
+        once = len(set(locs)) == len(locs)
         return _Seen(
             values=values,
-            paths=[
+            locs=locs,
+            follows=walk.prev_slot_indices.tolist(),
+            paths=None
+            if once
+            else [
                 core.collect_full_device_indices(node_id, self._root).tolist()
                 for node_id, _ in values
             ],
-            swa=[self._value(node_id, ComponentType.SWA) for node_id, _ in values],
+            swa=self._read([node_id for node_id, _ in values], ComponentType.SWA),
             unlocked=core.walk_for_kv_canary(True, False).slot_indices.tolist() if locs else [],
             swa_unlocked=core.walk_for_kv_canary(True, True).slot_indices.tolist() if locs else [],
             computed=[computed[loc] for loc in locs],
@@ -112,7 +126,7 @@ class RustTreeReader:
         leaves: list[tuple[int, Any]] = []
         found = [
             (tuple(path), node_id, value, swa)
-            for path, (node_id, value), swa in zip(seen.paths, seen.values, seen.swa, strict=True)
+            for path, (node_id, value), swa in zip(_paths(seen), seen.values, seen.swa, strict=True)
         ]
         inner = {path[: -len(value)] for path, _, value, _ in found}
         for path, node_id, value, swa in sorted(found, key=lambda one: len(one[0])):
@@ -142,16 +156,17 @@ class RustTreeReader:
 
     def _values(self, tokens: int) -> list[tuple[int, list[int]]]:
         """Nodes and their locations, `tokens` locations in all."""
-        read = {node_id: self._value(node_id, ComponentType.FULL) for node_id in self._alive}
-        self._alive = [node_id for node_id, value in read.items() if value is not _GONE]
-        values = [(node_id, read[node_id]) for node_id in self._alive if read[node_id] is not None]
+        read = self._read(self._alive, ComponentType.FULL)
+        pairs = [pair for pair in zip(self._alive, read, strict=True) if pair[1] is not _GONE]
+        self._alive = [node_id for node_id, _ in pairs]
+        values = [pair for pair in pairs if pair[1] is not None]
         found = sum([len(value) for _, value in values])
         misses = 0
         while found < tokens:
             if misses > _MAX_GAP:
                 raise TreeReadError(f"the tree holds {tokens} tokens, its nodes {found}")
             candidate, self._next = self._next, self._next + 1
-            value = self._value(candidate, ComponentType.FULL)
+            [value] = self._read([candidate], ComponentType.FULL)
             if value is _GONE:
                 misses += 1
                 continue
@@ -162,13 +177,18 @@ class RustTreeReader:
                 found += len(value)
         return values
 
-    def _value(self, node_id: int, component: ComponentType) -> Any:
-        """Locations of a node in a pool; None if it has none there, as one on the host alone."""
-        try:
-            value = self._core.get_component_device_value(node_id, component)
-        except KeyError:
-            return _GONE
-        return None if value is None else value.tolist()
+    def _read(self, node_ids: Sequence[int], component: ComponentType) -> list[Any]:
+        """Locations of nodes in a pool; None if one has none there, as one on the host alone."""
+        ask = self._core.get_component_device_value
+        read: list[Any] = []
+        for node_id in node_ids:
+            try:
+                value = ask(node_id, component)
+            except KeyError:
+                read.append(_GONE)
+                continue
+            read.append(None if value is None else value.tolist())
+        return read
 
     def _check(self, node_id: int, key: Any) -> None:
         matched, at, _ = self._core.match_full_device_prefix(key)
@@ -177,3 +197,25 @@ class RustTreeReader:
                 f"tokens {list(key.token_ids)} were computed at the locations of node {node_id}, "
                 f"but the tree finds {matched} of them, at node {at}"
             )
+
+
+def _paths(seen: _Seen) -> list[list[int]]:
+    """Locations from the root to each node's end."""
+    if seen.paths is not None:
+        return seen.paths
+    follows = dict(zip(seen.locs, seen.follows, strict=True))
+    return [_path(node_id, value, follows) for node_id, value in seen.values]
+
+
+def _path(node_id: int, value: list[int], follows: Mapping[int, int]) -> list[int]:
+    path: list[int] = []
+    at = value[-1]
+    while at != _NO_LOC:
+        path.append(at)
+        if at not in follows or len(path) > len(follows):
+            raise TreeReadError(f"the walk does not lead from node {node_id} to the root: {path}")
+        at = follows[at]
+    path.reverse()
+    if path[-len(value) :] != value:
+        raise TreeReadError(f"node {node_id} holds {value}, the walk of the tree has {path}")
+    return path

@@ -61,7 +61,8 @@ def walk(root: Any, look: Look) -> Iterator[SeenNode]:
         if seen is None:
             continue
         yield seen
-        stack.extend((index, child) for child in node.children.values())
+        if node.children:
+            stack += [(index, child) for child in node.children.values()]
         index += 1
 
 
