@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -230,7 +231,7 @@ def fuzz(
     report = _report(results, table, baseline, number, profile, folder)
     for document in tables or ():
         _renew(document, report, bounds)
-    asked = {target.name: target.asked for target in targets}
+    asked = {target.name: shlex.quote(target.asked) for target in targets}
     show(_print(report, watcher.scenarios, asked, stories=stories), report, as_json=as_json)
     if not report.as_expected:
         raise typer.Exit(ExitCode.VIOLATION)

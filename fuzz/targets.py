@@ -197,8 +197,8 @@ class DriverTarget(Target):
 
     @property
     def asked(self) -> str:
-        """What ``--engine`` takes for it, as a word of a shell."""
-        return shlex.quote(DRIVER + shlex.join(self.command))
+        """What ``--engine`` takes for it."""
+        return DRIVER + shlex.join(self.command)
 
     def process(self, *, kernels: KernelBackend = "interpreter", **options: Any) -> EngineProcess:
         """The driver's process, not yet started. It is its own to say how it plays.

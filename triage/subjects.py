@@ -9,11 +9,11 @@ from typing import Protocol
 
 from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.wire import Backend, Layering
+from kvproof.fuzz.fleet.subjects import ModelProcess
 from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import RECORDED, EngineError, Fact, Started
 from kvproof.model.monitor import check
-from kvproof.model.players import model_player
 from kvproof.model.reference import MODEL, Policy
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Family
@@ -94,24 +94,7 @@ class ModelSubject:
 
     def process(self) -> Process:
         """Itself."""
-        return _InProcess(self.policy)
-
-
-@dataclass(frozen=True, slots=True)
-class _InProcess:
-    policy: Policy
-
-    def start(self) -> None:
-        """It is there."""
-
-    def play(self, scenario: Scenario, *, timeout: float, backend: Backend) -> list[Fact]:
-        return list(model_player(scenario, self.policy).play(scenario))
-
-    def interrupt(self) -> None:
-        """A play ends by itself."""
-
-    def close(self) -> None:
-        """Nothing runs."""
+        return ModelProcess(self.policy)
 
 
 def find_subjects(

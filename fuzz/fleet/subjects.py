@@ -6,7 +6,6 @@ see a defect that is there; one must hold, or it sees some that are not.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from kvproof.fuzz.campaign import Process
 from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.strategies import Sizes
-from kvproof.fuzz.targets import DRIVER, DriverTarget, Target, find_targets
+from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
@@ -42,6 +41,9 @@ class ModelProcess:
     def play(self, scenario: Scenario, *, timeout: float, backend: Backend) -> list[Fact]:
         """The log of a scenario; there are no kernels, so rows come from the rules."""
         return list(model_player(scenario, self.policy).play(scenario))
+
+    def interrupt(self) -> None:
+        """A play ends by itself."""
 
     def close(self) -> None:
         """Nothing runs."""
@@ -71,9 +73,7 @@ class Subject:
     @property
     def asked(self) -> str:
         """What `find_subjects` takes for it, in another process too."""
-        if isinstance(self.target, DriverTarget):
-            return DRIVER + shlex.join(self.target.command)
-        return self.name
+        return self.target.asked
 
     @property
     def is_canary(self) -> bool:
