@@ -43,7 +43,7 @@ NOT_CONFIRMED = {
     "cursor": "the same; theorem P5 proves it with lemmas",
     "swa_loc": "the same; theorem P4 proves it with lemmas",
 }
-"""Searched for a counterexample within the time limit, often no more. Tested by brute force beside."""
+"""Searched for a counterexample within the time limit, often no more. Tested by brute force too."""
 
 NOT_ANALYSED = {"next_slot": "CrossHair makes no symbolic value of a Literal type"}
 
@@ -108,7 +108,9 @@ def test_the_other_contracts_have_no_counterexample_within_the_time() -> None:
     assert said.keys() == NOT_CONFIRMED.keys()
     # A quick machine confirms one now and then: better than asked, and no reason to fail.
     outcomes = {"Not confirmed.", "Confirmed over all paths."}
-    assert {name: texts - outcomes for name, texts in said.items()} == {name: set() for name in said}
+    assert {name: texts - outcomes for name, texts in said.items()} == {
+        name: set() for name in said
+    }
 
 
 MUTANTS: list[tuple[Callable[..., Any], str, str]] = [
