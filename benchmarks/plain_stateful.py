@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -41,6 +41,7 @@ from hypothesis.stateful import (
 from hypothesis.strategies import SearchStrategy
 
 from kvproof.fuzz.manifest import processor
+from kvproof.fuzz.profiles import search_settings
 from kvproof.fuzz.seek import seek
 from kvproof.fuzz.strategies import MAX_TOKENS, Sizes, scenarios
 from kvproof.fuzz.targets import find_targets
@@ -231,18 +232,7 @@ def seek_plainly(
 
     machine = seed(seed_number)(machine_of(sizes, prompts, look))
     with suppress(_EndError):
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=sequences,
-                phases=(Phase.generate,),
-                database=None,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                report_multiple_bugs=False,
-                print_blob=False,
-            ),
-        )
+        run_state_machine_as_test(machine, settings=search_settings(sequences))
     gave_up = time.monotonic() - began
     return {
         "found": spent is not None,

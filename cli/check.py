@@ -67,7 +67,7 @@ def check(
     """
     monitor = Monitor(stack=stack_of(layers, ratios))
     chronicle = Chronicle(monitor)
-    excerpts: dict[tuple[Invariant, Cause], list[Steps]] = {}
+    stories: dict[tuple[Invariant, Cause], list[Steps]] = {}
     lines: dict[str, int] = {}
     with (
         open_file(file) as source,
@@ -78,10 +78,10 @@ def check(
         for fact in reader:
             chronicle.note(fact)
             monitor.feed(fact)
-            if len(monitor.violations) > len(excerpts):
+            if len(monitor.violations) > len(stories):
                 for broken, violation in monitor.violations.items():
-                    if broken not in excerpts:
-                        excerpts[broken] = chronicle.excerpt(violation)
+                    if broken not in stories:
+                        stories[broken] = chronicle.steps_of(violation)
                         lines["/".join(broken)] = reader.line
                         errors().print(
                             Text(
@@ -104,7 +104,7 @@ def check(
         ended=is_whole,
     )
     worst = monitor.worst()
-    steps = facts_of(excerpts[worst.invariant, worst.cause], worst) if worst else []
+    steps = facts_of(stories[worst.invariant, worst.cause], worst) if worst else []
     parts = told(checked.target, checked, steps)
     if not is_whole:
         parts.append(Text("The log is cut off: it has no last fact.", "yellow"))

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import msgspec
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import Phase, given, seed
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
@@ -33,7 +33,7 @@ from kvproof.fuzz.confirm import Plays, play_twice
 from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.wire import Backend
 from kvproof.fuzz.forward_strategies import forward_scenarios
-from kvproof.fuzz.profiles import Profile
+from kvproof.fuzz.profiles import Profile, search_settings
 from kvproof.fuzz.simplify import one_by_one, scenario_size, simplify
 from kvproof.fuzz.strategies import histories, scenarios
 from kvproof.fuzz.targets import Target
@@ -446,15 +446,7 @@ class Campaign:
     ) -> None:
         """Call ``act`` with the profile's scenarios, the same ones for the same seed."""
         drawn = given(scenarios_of(self.target, self.profile))(act)
-        bounded = settings(
-            max_examples=self.profile.sequences,
-            phases=phases,
-            database=database,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-            print_blob=False,
-        )(drawn)
+        bounded = search_settings(self.profile.sequences, phases=phases, database=database)(drawn)
         (seed(self.seed)(bounded) if database is None else bounded)()
 
 

@@ -1,4 +1,7 @@
-"""What a story needs of a log that is too long to keep: the steps that the evidence names.
+"""What a story needs of a log that can be read only once: a pipe, or a file that still grows.
+
+Which steps those are is not known before something breaks, so what may be needed is kept on the way
+and the rest is lost. Where a log can be read again, `triage.excerpt` looks for them afterwards.
 
 A chronicle is shown the facts beside the monitor. It keeps the last steps, and of each occupancy
 that the monitor still knows the steps that name its request: how it came, what it was given, how it
@@ -104,14 +107,13 @@ class Chronicle:
         if isinstance(operation, Finish | Abort | Release):
             self._by_request.pop(fact.request, None)
 
-    def excerpt(self, violation: Violation) -> list[Group]:
+    def steps_of(self, violation: Violation) -> list[Group]:
         """The steps that tell of a violation that the last fact shows. The last may still grow."""
         evidence = violation.evidence
         groups = [*self._recent]
         # A forward is planned shortly before it is used: the last steps tell of that.
         if self._steps > RECENT and violation.invariant != "CURRENT":
-            leases = (evidence.reader, evidence.previous, evidence.publisher) if evidence else ()
-            told = {lease.occupancy for lease in leases if lease is not None}
+            told = {lease.occupancy for lease in evidence.leases} if evidence else set()
             if evidence is not None and evidence.writer is not None:
                 told.add(evidence.writer.occupancy)
             groups = [group for at in told for group in self._by_occupancy.get(at, ())]
@@ -123,7 +125,7 @@ class Chronicle:
 
 
 def facts_of(groups: Iterable[Group], violation: Violation) -> list[Fact]:
-    """An excerpt as a log, without what other requests did in the step of the violation."""
+    """A story's steps as a log, without what other requests did in the step of the violation."""
     evidence = violation.evidence
     reader = evidence.reader.request if evidence is not None else None
     return [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.database import ExampleDatabase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +36,24 @@ PROFILES = {
     "kernels": Profile(sequences=300, kernel_share=1),
     "history": Profile(sequences=6, kernel_share=1_000_000, play_timeout=120.0, history=2000),
 }
+
+
+def search_settings(
+    sequences: int,
+    *,
+    phases: tuple[Phase, ...] = (Phase.generate,),
+    database: ExampleDatabase | None = None,
+) -> settings:
+    """How Hypothesis searches for us: at its own pace, one failure at a time, in silence."""
+    return settings(
+        max_examples=sequences,
+        phases=phases,
+        database=database,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        print_blob=False,
+    )
 
 
 def register_profiles() -> None:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed
 from hypothesis.strategies import SearchStrategy
 
+from kvproof.fuzz.profiles import search_settings
 from kvproof.fuzz.simplify import simplify
 from kvproof.model.scenario import Scenario
 
@@ -78,15 +79,7 @@ def seek(
             found = scenario
             raise _EndError
 
-    drawing = settings(
-        max_examples=sequences,
-        phases=(Phase.generate,),
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-        print_blob=False,
-    )(given(scenarios)(look))
+    drawing = search_settings(sequences)(given(scenarios)(look))
     with suppress(_EndError):
         seed(seed_number)(drawing)()
     spent = time.monotonic() - began

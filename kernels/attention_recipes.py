@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 
 HEADS = 20
 """Query heads: the last block of them is not full."""

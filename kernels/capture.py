@@ -29,10 +29,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from kvproof.kernels.backends import KernelBackend
-from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.environment import engine_command, engine_env
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, cache_root
+from kvproof.kernels.family import Family
 from kvproof.kernels.guarantees import Breach, watch
 from kvproof.kernels.ttir import strip_locations
 

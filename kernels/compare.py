@@ -18,10 +18,11 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kvproof.kernels.backends import KernelBackend, label, missing
-from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.differences import COMPARISONS, Bench, Comparison
 from kvproof.kernels.engines.order_process import OrderProcess, tell_lines
 from kvproof.kernels.engines.store import Engine
+from kvproof.kernels.family import Family
 from kvproof.kernels.native import NATIVE_COMPARISONS, missing_compiler
 
 TIMEOUT_S = 900.0

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 from kvproof.kernels.inventory import inventory, triton_functions
 from kvproof.model.files import read_file
 from kvproof.model.scenario import BadFileError

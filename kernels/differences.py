@@ -32,8 +32,8 @@ from kvproof.kernels.cases import (
     page_table,
     ragged,
 )
-from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.shims import compute_units
+from kvproof.kernels.family import Family
 from kvproof.kernels.reference import ROUNDED, TRUNCATED, Attention, attend
 from kvproof.spec.indices import PADDING_SLOT, FullLoc, Position
 from kvproof.spec.pages import is_page_congruent

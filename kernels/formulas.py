@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kvproof.kernels.capture import KernelProcess, Order
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 
 Subject: TypeAlias = Literal["ring row", "window length"]
 

@@ -19,8 +19,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.store import EngineStore
+from kvproof.kernels.family import Family
 
 Change: TypeAlias = Literal["", "new", "changed", "gone"]
 

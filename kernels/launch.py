@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 from kvproof.spec.window import Order
 
 _COMPRESSED_WIDTH = 64

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines.shims import compute_units
+from kvproof.kernels.family import Family
 from kvproof.kernels.launch import Ring, RingKernels
 from kvproof.spec.exact import compressed_end
 from kvproof.spec.indices import Position, Slot

@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 
 PAGE = 16
 """Tokens of a page."""

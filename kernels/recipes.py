@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kvproof.kernels import attention_recipes, memory_recipes, store_recipes
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 from kvproof.kernels.launch import Ring, RingKernels
 
 WINDOW = 128

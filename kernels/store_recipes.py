@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 
 PAGE = 256
 """Tokens of a page of DeepSeek-V4's paged pools."""

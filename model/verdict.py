@@ -245,6 +245,11 @@ class StaleRead(msgspec.Struct, frozen=True, kw_only=True):
     publisher: Lease | None
     ring: tuple[RingCell, ...]
 
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The occupancies that the story is about, as far as they are known."""
+        return tuple(each for each in (self.reader, self.previous, self.publisher) if each)
+
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
     """How one occupancy departs from a run with an empty cache, as far as is known.

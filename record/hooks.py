@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from kvproof.kernels.catalogue import Family
+from kvproof.kernels.family import Family
 from kvproof.model.facts import RECORDED, Pool, Started, decode_fact, encode_fact
 from kvproof.model.scenario import TEXT_TOKENS, BadFileError, Geometry
 from kvproof.record.locs import Level, parallel_spans, readable, spans_of, spans_of_pages

@@ -19,8 +19,9 @@ from kvproof.fuzz.expected import load_expected
 from kvproof.fuzz.profiles import Profile
 from kvproof.fuzz.targets import Target, targets_of
 from kvproof.kernels.capture import KernelProcess, Order
-from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.store import Engine
+from kvproof.kernels.family import Family
 from kvproof.kernels.formulas import Formula, formulas_of, judge
 from kvproof.kernels.inventory import TritonFunction, inventory
 from kvproof.kernels.signatures import parameters, signature_of

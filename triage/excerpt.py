@@ -1,4 +1,8 @@
-"""The part of a log that a story needs, found without holding the log in memory."""
+"""The part of a log that a page draws, found by reading the log again, never held in memory.
+
+So the steps before and after the violation can be chosen in full knowledge of it, and the state
+after each can be drawn. A log that is read once, as it comes, has `fuzz.chronicle` instead.
+"""
 
 from __future__ import annotations
 
@@ -96,13 +100,12 @@ def _steps(log: Log, monitor: Monitor, violation: Violation | None) -> frozenset
     evidence = violation.evidence
     if evidence is None:
         return frozenset(steps)
-    leases = [lease for lease in (evidence.reader, evidence.previous, evidence.publisher) if lease]
-    steps |= {lease.step for lease in leases}
+    steps |= {lease.step for lease in evidence.leases}
     written = {cell.writer.step for cell in evidence.ring if cell.writer}
     steps |= set(sorted(written)[-MOST_NAMED:])
     if evidence.writer:
         steps.add(evidence.writer.step)
-    steps |= set(_named(log(), {lease.request for lease in leases}, violation.step))
+    steps |= set(_named(log(), {lease.request for lease in evidence.leases}, violation.step))
     return frozenset(steps)
 
 
@@ -141,8 +144,8 @@ def _requests(violation: Violation | None) -> frozenset[str] | None:
     evidence = violation.evidence if violation else None
     if evidence is None:
         return None
-    parties = (evidence.reader, evidence.previous, evidence.publisher, evidence.writer)
-    return frozenset(party.request for party in parties if party is not None)
+    writer = {evidence.writer.request} if evidence.writer else set()
+    return frozenset({lease.request for lease in evidence.leases} | writer)
 
 
 def concerns(fact: Fact, requests: frozenset[str] | None) -> bool:

@@ -24,8 +24,9 @@ from kvproof.fuzz.constructions import (
     REGISTRY,
     Construction,
 )
-from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.family import Family
 from kvproof.kernels.signatures import parameters_of
 from kvproof.model.facts import EngineError as EngineFault
 from kvproof.model.facts import Fact, Skipped, Step

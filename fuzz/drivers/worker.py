@@ -35,10 +35,10 @@ from kvproof.fuzz.drivers.wire import (
 )
 from kvproof.kernels import backends
 from kvproof.kernels.backends import KernelBackend
-from kvproof.kernels.catalogue import Family
 from kvproof.kernels.engines import import_stubs, shims
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.probe_process import ShimNote
+from kvproof.kernels.family import Family
 from kvproof.kernels.guarantees import Breach, watch
 from kvproof.model.facts import Breached, EngineError, Fact, Started, encode_fact
 from kvproof.model.forward import RuleForward

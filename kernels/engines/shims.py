@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvproof.kernels.catalogue import Family, family_of
+from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines import import_stubs
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.family import Family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kvproof.cli.app import app
-from kvproof.kernels.catalogue import FAMILIES, Kernel, family_of
+from kvproof.kernels.catalogue import FAMILIES, family_of
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
+from kvproof.kernels.family import Kernel
 from kvproof.kernels.inventory import inventory, recorded
 
 SOURCE = '''

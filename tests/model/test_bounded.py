@@ -68,19 +68,19 @@ def test_the_story_of_a_long_log_names_who_the_evidence_names() -> None:
     log = b"".join(map(encode_fact, traffic.log()))
     monitor = Monitor()
     chronicle = Chronicle(monitor)
-    excerpts = {}
+    stories = {}
     for fact in LogReader(blocks(log, 1000)):
         chronicle.note(fact)
         monitor.feed(fact)
         for key, violation in monitor.violations.items():
-            if key not in excerpts:
-                excerpts[key] = chronicle.excerpt(violation)
+            if key not in stories:
+                stories[key] = chronicle.steps_of(violation)
     worst = monitor.worst()
     assert worst is not None
     assert worst.evidence is not None
     assert worst.evidence.writer is not None
     assert worst.step > RECENT
-    story = tell(worst, facts_of(excerpts[worst.invariant, worst.cause], worst))
+    story = tell(worst, facts_of(stories[worst.invariant, worst.cause], worst))
     assert len(story.splitlines()) < 60
     for request in (worst.evidence.reader.request, worst.evidence.writer.request):
         assert f"submit {request}: " in story

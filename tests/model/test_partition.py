@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvproof.model.facts import Holding, Node, Pools
-from kvproof.model.partition import _page_breaks, _pages_in_place, partition_breaks
+from kvproof.model.judges.partition import _page_breaks, _pages_in_place, partition_breaks
 from kvproof.model.scenario import Geometry
 from kvproof.model.verdict import Cause
 

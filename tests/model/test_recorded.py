@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproof.model.allocation import Allocation
 from kvproof.model.facts import (
     Admitted,
     Advanced,
@@ -22,6 +21,7 @@ from kvproof.model.facts import (
     Step,
     Translated,
 )
+from kvproof.model.judges.allocation import Allocation
 from kvproof.model.monitor import check, statuses
 from kvproof.model.scenario import Decode, Finish, Flush, Geometry, Piece, Prefill, Prompt, Submit
 

@@ -8,8 +8,6 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from kvproof.model.allocation import Break
-from kvproof.model.cursors import Cursors
 from kvproof.model.facts import (
     Admitted,
     Advanced,
@@ -23,11 +21,13 @@ from kvproof.model.facts import (
     SwaPool,
     Windowed,
 )
-from kvproof.model.locks import lock_breaks
+from kvproof.model.findings import Break
+from kvproof.model.judges.cursors import Cursors
+from kvproof.model.judges.locks import lock_breaks
+from kvproof.model.judges.partition import swa_partition_breaks
+from kvproof.model.judges.swa_map import SwaView, map_breaks, view_of
 from kvproof.model.monitor import check, statuses
-from kvproof.model.partition import swa_partition_breaks
 from kvproof.model.scenario import Decode, Finish, Geometry, Piece, Prefill, Submit, Verify
-from kvproof.model.swa_map import SwaView, map_breaks, view_of
 from kvproof.model.verdict import NEEDS_SWA, Cause, SwaCause
 from kvproof.spec.indices import Occupancy
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from kvproof.model.allocation import Allocation
 from kvproof.model.facts import (
     Admitted,
     Advanced,
@@ -34,6 +33,7 @@ from kvproof.model.facts import (
     Wrote,
 )
 from kvproof.model.forward import RuleForward, lane_of
+from kvproof.model.judges.allocation import Allocation
 from kvproof.model.scenario import (
     Evict,
     Flush,

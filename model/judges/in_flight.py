@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvproof.model.allocation import Break
 from kvproof.model.facts import Completed, Launched, Pools, TableLane
+from kvproof.model.findings import Break
 from kvproof.model.scenario import Prompt, agreed_len
 from kvproof.model.verdict import Lease
 from kvproof.model.witness import Witness

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvproof.model.allocation import Break
-from kvproof.model.swa_map import SwaView
+from kvproof.model.findings import Break
+from kvproof.model.judges.swa_map import SwaView
 from kvproof.spec.indices import Occupancy, Position
 from kvproof.spec.window import window_start
 

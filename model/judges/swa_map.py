@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kvproof.model.allocation import Break
 from kvproof.model.facts import Holding, Pools, SwaPool
+from kvproof.model.findings import Break
 
 
 @dataclass(slots=True)

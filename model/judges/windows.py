@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvproof.model.allocation import Break
 from kvproof.model.facts import Mark, Windowed
+from kvproof.model.findings import Break
 from kvproof.model.scenario import Prompt, same_prefix
 from kvproof.model.verdict import Cause, Lease
 from kvproof.spec.translate import RESERVED_LOC

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvproof.model.facts import Changed, Consumed, Mapped, Planned, Released, Share
+from kvproof.model.findings import Break
 from kvproof.model.forwards import ForwardMode
 from kvproof.model.scenario import BadFileError, Geometry
 from kvproof.model.verdict import Cause
@@ -30,13 +31,6 @@ class Row(NamedTuple):
     position: int
     loc: int
     slot: int = PADDING_SLOT
-
-
-class Break(NamedTuple):
-    """A broken CURRENT: why, and the sentence."""
-
-    cause: Cause
-    sentence: str
 
 
 PADDED = Row(None, 0, RESERVED_LOC)
@@ -137,7 +131,7 @@ class Current:
     def consumed(self, fact: Consumed) -> Iterator[Break]:
         """Judge one use."""
         if fact.dtype not in fact.takes:
-            yield Break(
+            yield (
                 "wrong-dtype",
                 f"the {fact.use} of the {fact.mode} forward is given {fact.dtype} locations; it "
                 f"takes {' or '.join(fact.takes)}{_at(fact)}",
@@ -170,7 +164,7 @@ class Current:
     def _own(self, fact: Consumed, rows: Sequence[Row]) -> Iterator[Break]:
         """The forward's locations, as it holds them, are those that it was lent."""
         if fact.locs != tuple(row.loc for row in rows):
-            yield Break(
+            yield (
                 "foreign",
                 f"the {fact.mode} forward holds the locations {list(fact.locs)}; it was lent "
                 f"{[row.loc for row in rows]}{_at(fact)}",
@@ -182,7 +176,7 @@ class Current:
         due = [len(window) for window in windows]
         if list(fact.counts[: len(due)]) != due:
             changed = forward is not None and forward.was_changed
-            yield Break(
+            yield (
                 "changed-after-plan" if changed else "wrong-length",
                 f"the windows of the {fact.mode} forward have {list(fact.counts)} locations; "
                 f"{due} are due{_at(fact)}",
@@ -194,7 +188,7 @@ class Current:
         if fact.indices is None:
             # Nothing is missing where there is nothing to name.
             if any(row.request for row in rows):
-                yield Break(
+                yield (
                     "missing",
                     f"the {fact.use} of the {fact.mode} forward is given no locations of the SWA "
                     f"pool{_graph(forward)}{_at(fact)}",
@@ -202,7 +196,7 @@ class Current:
             return
         changed = forward is not None and forward.was_changed
         if len(fact.indices) != len(rows):
-            yield Break(
+            yield (
                 "changed-after-plan" if changed else "wrong-length",
                 f"the {fact.use} of the {fact.mode} forward has {len(rows)} rows and is given "
                 f"{len(fact.indices)} locations{_at(fact)}",
@@ -217,7 +211,7 @@ class Current:
         for row, found in zip(rows, fact.indices, strict=False):
             due = self._due(fact, row)
             if found != due:
-                yield Break(
+                yield (
                     self._cause(row, found, forward, untranslated=untranslated),
                     self._sentence(fact, row, found, due, forward),
                 )

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from kvproof.model.allocation import Break
-from kvproof.model.facts import Pools
+from kvproof.model.facts import Advanced, Pools
+from kvproof.model.findings import Break
 from kvproof.model.scenario import Decode, Geometry, Prefill, Verify
-from kvproof.model.verdict import Cause
+from kvproof.model.verdict import Cause, Lease
 from kvproof.spec.cursor import cursor_margin
 from kvproof.spec.pages import page_ceil, page_floor
 from kvproof.spec.radix import locked_from
@@ -89,6 +89,16 @@ def refusal_breaks(
                 f"{full.evictable} to evict, the SWA pool {swa}",
             )
             return
+
+
+def advance_breaks(fact: Advanced, lease: Lease, before: int) -> Iterator[Break]:
+    """Whether a forward of a request computed nothing."""
+    if fact.computed_len <= before:
+        yield (
+            "empty-step",
+            f"a forward of request {fact.request} in slot {lease.slot} left its computed "
+            f"length at {fact.computed_len}, from {before}",
+        )
 
 
 _CHARGES: tuple[tuple[Cause, bool, bool], ...] = (

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from kvproof.model.facts import Allocated, Freed, Pool, Span, Translated
-from kvproof.model.verdict import Cause
-
-Break: TypeAlias = tuple[Cause, str]
+from kvproof.model.findings import Break
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kvproof.model.allocation import Break
 from kvproof.model.facts import Holding, Locks, Pools
+from kvproof.model.findings import Break
 from kvproof.spec.indices import Position
 from kvproof.spec.window import window_start
 

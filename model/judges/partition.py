@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from kvproof.model.allocation import Break
 from kvproof.model.facts import Pools
+from kvproof.model.findings import Break
+from kvproof.model.judges.swa_map import SwaView
 from kvproof.model.scenario import Geometry
-from kvproof.model.swa_map import SwaView
 from kvproof.spec.indices import FullLoc
 from kvproof.spec.pages import is_page_congruent, page_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
-from kvproof.model.cursors import Cursors
 from kvproof.model.facts import Pools, Started
-from kvproof.model.locks import lock_breaks
-from kvproof.model.partition import swa_partition_breaks
-from kvproof.model.swa_map import SwaView, map_breaks, view_of
+from kvproof.model.judges.cursors import Cursors
+from kvproof.model.judges.locks import lock_breaks
+from kvproof.model.judges.partition import swa_partition_breaks
+from kvproof.model.judges.swa_map import SwaView, map_breaks, view_of
 from kvproof.model.verdict import Cause, Invariant
 from kvproof.model.witness import Witness
 from kvproof.spec.indices import Occupancy
