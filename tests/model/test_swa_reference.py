@@ -14,6 +14,7 @@ from kvproof.model.reference import reference_player
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Cause, Invariant
 from kvproof.model.witness import SWA_WITNESSES
+from kvproof.mutants.model import model_mutants
 
 from .conftest import run, search
 
@@ -104,23 +105,15 @@ FOUND_BY: dict[SwaFault, tuple[Invariant, Cause]] = {
 }
 """The checklist of known defects: what notices each."""
 
-ASKS_FOR: dict[SwaFault, tuple[Sizes, dict[str, Any]]] = {
-    "cursor past the window": (DRAFTING, {}),
-    "cursor never moves": (Sizes(swa_shares=(4, 2), pool_tokens=(64, 40)), {}),
-    "window released twice": (SMALL, {"early_release": True}),
-    "cursor counts tokens, not entries": (
-        SMALL,
-        {"bigram_keys": True, "slides_before_insert": True},
-    ),
-}
-"""Sizes and policy that a fault needs beyond the defaults."""
+MUTANTS = {mutant.name: mutant for mutant in model_mutants()}
 
 
 @pytest.mark.parametrize("fault", get_args(SwaFault))
 def test_fault_is_found_by_the_invariant_that_it_belongs_to(fault: SwaFault) -> None:
-    sizes, asked = ASKS_FOR.get(fault, (SMALL, {}))
-    policy = Policy(paged_swa=True, faults=frozenset({fault}), **asked)
-    search(sizes, lambda scenario: FOUND_BY[fault] in run(scenario, policy).violations)
+    mutant = MUTANTS[fault]
+    policy = mutant.faulty
+    assert policy is not None
+    search(mutant.sizes, lambda scenario: FOUND_BY[fault] in run(scenario, policy).violations)
 
 
 def test_every_fault_says_what_it_is() -> None:

@@ -21,6 +21,9 @@ from kvproof.model.scenario import Scenario
 
 from .worker import HOW, How
 
+CAPPED = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
+"""Releases that prefill a window again behind a hit."""
+
 WORKER = Path(__file__).with_name("worker.py")
 
 

@@ -2,14 +2,16 @@
 
 `Scheduler.get_next_batch_to_run` and the release's result processor run as they are. What they ask
 of the rest of a server (metrics, streaming, grammars, ...) is answered by `Nothing`. Run as a
-script, in an engine's environment: ``scheduler.py DAY FOLDER``, where DAY is a `Day` as JSON. It
-prints the launches that it saw, by the tensors that the batches carry, as JSON.
+script, in an engine's environment: ``scheduler.py DAYS FOLDER``, where DAYS is a list of `Day` as
+JSON. Each day's log lies in a folder of its own, named by the day's number. The script prints the
+launches that each saw, by the tensors that the batches carry, as JSON.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import msgspec
 
 from kvproof.fuzz.drivers.wire import Options, Play
-from kvproof.fuzz.drivers.worker import load
+from kvproof.fuzz.drivers.worker import Build, load
 from kvproof.kernels.engines import shims
 from kvproof.model.scenario import Geometry, Scenario
 from kvproof.record.hooks import Instrumentation
@@ -99,20 +101,24 @@ def without_the_rest(cls: type, known: dict[str, Any]) -> Any:
     return thing
 
 
-class Result:
-    """What a model worker gives back for a batch: a token each, or what a verify keeps of each."""
+class Output:
+    """Of a model: what is not said of it is None."""
 
-    def __init__(self, tokens: Any, **verify: Any) -> None:
-        self.next_token_ids = tokens
-        for name, value in verify.items():
-            setattr(self, name, value)
-        self.logits_output = NOTHING
-
-    def get_num_generated_tokens(self, count: int) -> int:
-        return count
+    def __init__(self, **said: Any) -> None:
+        vars(self).update(said)
 
     def __getattr__(self, _: str) -> None:
         return None
+
+
+class Result(Output):
+    """What a model worker gives back for a batch: a token each, or what a verify keeps of each."""
+
+    def __init__(self, tokens: Any, **verify: Any) -> None:
+        super().__init__(next_token_ids=tokens, logits_output=Output(), **verify)
+
+    def get_num_generated_tokens(self, count: int) -> int:
+        return count
 
 
 def loop_of(engine: Any) -> tuple[Any, Any]:
@@ -160,7 +166,6 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
                 maybe_prepare_mlp_sync_batch=unchanged, maybe_convert_decode_to_extend=unchanged
             ),
             "ngram_embedding_manager": SimpleNamespace(prepare_for_forward=unchanged),
-            "_should_defer_prefill": lambda _: False,
             "_maybe_prepare_ngram_embedding": lambda batch: batch,
             "get_num_allocatable_reqs": lambda *_, **__: engine.requests.available_size(),
             # What 0.5.12 keeps in the scheduler itself.
@@ -178,7 +183,9 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
             ),
             **dict.fromkeys(("is_mixed_chunk", "enable_hisparse"), False),
             **dict.fromkeys(("tp_size", "pp_size"), 1),
-            "forward_ct": 0,
+            **dict.fromkeys(
+                ("forward_ct", "prefill_decode_interval", "_prefill_decode_interval_remaining"), 0
+            ),
         },
     )  # fmt: skip
     if hasattr(scheduler.Scheduler, "process_batch_result_prefill"):
@@ -232,9 +239,8 @@ def verified(batch: Any, tokens: Any, draft_tokens: int) -> Result:
                   num_non_draft_tokens_per_req=1)  # fmt: skip
 
 
-def run(day: Day, folder: Path) -> list[Launch]:
+def run(build: Build, day: Day, folder: Path) -> list[Launch]:
     """Run the loop until all requests have their answers."""
-    _, build = load(Options())
     import torch
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
@@ -277,9 +283,16 @@ def run(day: Day, folder: Path) -> list[Launch]:
                 processor.process_batch_result_prefill(batch, Result(tokens))
         loop.last_batch = batch
     recorder.close()
+    recorder.remove()
     return launches
 
 
-if __name__ == "__main__":
-    seen = run(msgspec.json.decode(sys.argv[1], type=Day), Path(sys.argv[2]))
+def main(days: Sequence[Day], folder: Path) -> None:
+    """An engine is loaded once for all days."""
+    _, build = load(Options())
+    seen = [run(build, day, folder / str(number)) for number, day in enumerate(days)]
     sys.stdout.buffer.write(b"\n" + msgspec.json.encode(seen))
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=list[Day]), Path(sys.argv[2]))

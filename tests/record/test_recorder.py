@@ -43,6 +43,7 @@ from kvproof.model.scenario import (
 from kvproof.record.hooks import MAX_ERRORS
 from kvproof.triage.lift import lift
 
+from .conftest import CAPPED
 from .normal import as_recorded, same_steps, steps
 from .worker import KEY
 
@@ -52,15 +53,15 @@ DRAFTING = Sizes(draft_tokens=(1, 3, 2))
 """Half of what is recorded speculates."""
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("release", "construction"), TARGETS)
 @settings(
     max_examples=40, deadline=None, database=None,
     suppress_health_check=list(HealthCheck), derandomize=True,
 )  # fmt: skip
 @given(data=st.data())
-def test_recorder_and_driver_say_the_same(record, target, data):
+def test_recorder_and_driver_say_the_same(record, release, construction, data):
     scenario = data.draw(likely_scenarios(DRAFTING) | arbitrary_scenarios(DRAFTING))
-    driven, recorded = record(*target).play(scenario)
+    driven, recorded = record(release, construction).play(scenario)
     expected = as_recorded(driven, KEY)
     if not recorded:
         assert steps(expected) == []
@@ -168,9 +169,6 @@ def test_without_a_ring_no_launches_are_told(record):
     same_steps(recorded, as_recorded(driven, KEY))
     assert statuses(check(recorded))["FRESH-DECODE"] == "unknown"
 
-
-CAPPED = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
-"""Releases that prefill a window again behind a hit."""
 
 DRAFTED = Scenario(
     geometry=Geometry(window=4, page_size=4, slots=1, pool_tokens=128, draft_tokens=3),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from kvproof.kernels.engines.environment import engine_env
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.releases import RELEASES
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import (
     Admitted,
@@ -28,28 +29,36 @@ from kvproof.model.facts import (
 from kvproof.model.monitor import check
 from kvproof.model.scenario import Geometry
 
+from .conftest import CAPPED
 from .scheduler import Arrival, Day, Launch
 
 LOOP = Path(__file__).with_name("scheduler.py")
 SHARED = tuple(range(100, 110))
+LATE = tuple(range(200, 217))
 DAY = Day(
-    Geometry(window=4, page_size=4, slots=8, pool_tokens=64),
+    Geometry(window=4, page_size=4, slots=4, pool_tokens=64),
     (
         Arrival(0, (7, 8, 9, 10, 11), 14),
         Arrival(0, (6, 5, 4, 3, 2, 1), 14),
         Arrival(0, (*SHARED, *range(110, 119)), 12),
         Arrival(3, (*SHARED, 1, 2, 3), 13),
         Arrival(30, (*SHARED, *range(110, 116), 5, 6), 4),
+        Arrival(60, LATE, 2),
+        Arrival(64, tuple(range(300, 306)), 2),
+        Arrival(68, (*LATE, 5), 4),
     ),
 )
-"""Chunked prompts, a shared prefix, and more tokens than the pool holds."""
+"""Chunked prompts, a shared prefix, and more tokens than the pool holds.
+
+When all is quiet, the last request reuses all but two of its tokens, fewer than the window, in a
+slot that another had in between.
+"""
 
 
-LOOPS = ("0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.23")
-"""Releases whose loop runs with what `scheduler` has for the rest of a server."""
+DRAFTS = (1, 3)
 
-RETRACT = {"0.5.12": True, "0.5.15": True, "0.5.16": True, "0.5.23": False}
-"""Whether a release retracts one of this day's requests; others are not asked."""
+RETRACT_NONE = ("0.5.22", "0.5.23")
+"""Releases that never retract a request of this day; all others do."""
 
 
 def progress(facts):
@@ -64,23 +73,33 @@ def progress(facts):
             yield slot, start, fact.computed_len
 
 
-@pytest.mark.parametrize("draft_tokens", [1, 3])
-@pytest.mark.parametrize("release", LOOPS)
-def test_a_scheduler_loop_is_recorded(tmp_path, release, draft_tokens):
+@pytest.fixture(scope="module", params=RELEASES)
+def played(request, tmp_path_factory):
+    """A release, and launches and log of the day with each number of draft tokens."""
     try:
-        env = engine_env(EngineStore().find(release))
+        env = engine_env(EngineStore().find(request.param))
     except EngineError as error:
         pytest.skip(str(error))
-    day = Day(replace(DAY.geometry, draft_tokens=draft_tokens), DAY.arrivals)
+    days = [Day(replace(DAY.geometry, draft_tokens=count), DAY.arrivals) for count in DRAFTS]
+    folder = tmp_path_factory.mktemp("loop")
     result = subprocess.run(
-        [sys.executable, "-P", str(LOOP), msgspec.json.encode(day).decode(), str(tmp_path)],
+        [sys.executable, "-P", str(LOOP), msgspec.json.encode(days).decode(), str(folder)],
         env=env, capture_output=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr.decode()[-2000:]
-    launches = msgspec.json.decode(result.stdout.rpartition(b"\n")[2], type=list[Launch])
-    [log] = tmp_path.glob("*.jsonl")
-    with log.open("rb") as lines:
-        facts = list(read_log(lines))
+    seen = msgspec.json.decode(result.stdout.rpartition(b"\n")[2], type=list[list[Launch]])
+    told = []
+    for number, _ in enumerate(days):
+        [log] = (folder / str(number)).glob("*.jsonl")
+        with log.open("rb") as lines:
+            told.append(list(read_log(lines)))
+    return request.param, dict(zip(DRAFTS, zip(seen, told, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("draft_tokens", DRAFTS)
+def test_a_scheduler_loop_is_recorded(played, draft_tokens):
+    release, days = played
+    launches, facts = days[draft_tokens]
 
     # What the batches carry is what was recorded, launch by launch.
     started = facts[0]
@@ -97,11 +116,10 @@ def test_a_scheduler_loop_is_recorded(tmp_path, release, draft_tokens):
     # Every request gets its answer, and whoever was retracted came again.
     kinds = Counter(type(fact.operation).__name__ for fact in facts if isinstance(fact, Step))
     told = Counter(type(fact) for fact in facts)
-    assert (kinds["Submit"], kinds["Finish"], told[Answered]) == (5, 5, 5)
-    # 0.5.23 keeps more room free for those that run, and retracts none of this day's.
-    if release in RETRACT:
-        assert bool(kinds["Retract"]) == RETRACT[release]
-    assert told[Admitted] == told[Released] == 5 + kinds["Retract"]
+    requests = len(DAY.arrivals)
+    assert kinds["Submit"] == kinds["Finish"] == told[Answered] == requests
+    assert bool(kinds["Retract"]) == (release not in RETRACT_NONE)
+    assert told[Admitted] == told[Released] == requests + kinds["Retract"]
     assert not told[Gap]
 
     # Its allocations are in order, and its prefix hits are seen.
@@ -110,3 +128,7 @@ def test_a_scheduler_loop_is_recorded(tmp_path, release, draft_tokens):
     assert monitor.worst_of("REFINES") is None
     assert monitor.checked["PARTITION"] > len(launches)
     assert monitor.witnesses["prefix hit"]
+
+    # So is the stale decode of a release that does not cap its hits.
+    stale = ("FRESH-DECODE", "other-request") in monitor.counts
+    assert stale == (started.ring_stride is not None and release not in CAPPED)
