@@ -57,6 +57,11 @@ BENCHMARKS = {
         quick=("--scenarios", "10", "--histories", "1", "--operations", "200",
                "--engine", "0.5.23"),
     ),
+    "batch": Benchmark(
+        title="Checked decodes a second of the ring kernels: interpreted, and on a GPU",
+        command=_script("batch"),
+        quick=("--engine", "0.5.23", "--seconds", "1", "--repeat", "1"),
+    ),
     "growth": Benchmark(
         title="Operations a second by length of history and number of slots",
         command=_script("growth"),
@@ -176,7 +181,7 @@ LEFT_OUT = ("statement", "title", "scope", "source", "identifier")
 
 
 def document(report: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """The results of one machine as Markdown."""
     facts = report["machine"]
     gpus = ", ".join(facts["gpus"]) or "none"
     lines = [
@@ -211,14 +216,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="file of the results")
     parser.add_argument("--quick", action="store_true", help="small; the figures mean nothing")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="renew a document of --out")
+    parser.add_argument(
+        "--beside", type=Path, nargs="*", default=[], metavar="FILE",
+        help="files of other machines, for --docs",
+    )  # fmt: skip
     arguments = parser.parse_args()
     if arguments.docs is not None:
-        renew(
-            arguments.docs,
-            begin=BEGIN,
-            end=END,
-            table=document(json.loads(arguments.out.read_text())),
-        )
+        reports = [json.loads(file.read_text()) for file in (arguments.out, *arguments.beside)]
+        renew(arguments.docs, begin=BEGIN, end=END, table="\n\n".join(map(document, reports)))
         return
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"machine": machine(), "quick": arguments.quick, "results": {}}

@@ -28,6 +28,7 @@ from kvproof.kernels.signatures import parameters, signature_of
 from kvproof.kernels.ttir import strip_locations
 from kvproof.model.facts import Started
 from kvproof.model.scenario import Geometry, Scenario
+from kvproof.model.verdict import Verdict
 
 Kind: TypeAlias = Literal["kernel", "signature", "construction", "docstring", "verdict"]
 What: TypeAlias = Literal["new", "gone", "moved", "changed"]
@@ -156,7 +157,7 @@ def drift(
         source = "the table of expected results (fuzz/expected.toml), nothing was played"
     names = [{target.construction for target in targets_of(side.engine)} for side in sides]
     shared = names[0] & names[1]
-    found.take("verdict", _verdicts(*judged, shared=shared, unlisted=unlisted))
+    found.take("verdict", compare_verdicts(*judged, shared=shared, unlisted=unlisted))
     return Drift(
         before=before.name,
         after=after.name,
@@ -458,13 +459,16 @@ def _played(side: Side, sequences: int, seed: int, *, tell: Tell) -> Verdicts:
 
 def _of_result(target: Target, result: TargetResult) -> Verdicts:
     return {
-        (target.construction, verdict.invariant): verdict.status
-        + (f" ({verdict.violation.cause})" if verdict.violation else "")
-        for verdict in result.verdicts
+        (target.construction, verdict.invariant): _in_words(verdict) for verdict in result.verdicts
     }
 
 
-def _verdicts(
+def _in_words(verdict: Verdict) -> str:
+    why = verdict.violation.cause if verdict.violation else verdict.reason
+    return f"{verdict.status} ({why})" if why else verdict.status
+
+
+def compare_verdicts(
     before: Verdicts, after: Verdicts, *, shared: Set[str], unlisted: str
 ) -> Iterator[Change | None]:
     """What is known of the constructions that both have.
@@ -483,10 +487,11 @@ def _verdicts(
             yield None
             continue
         broke = other.startswith("violated") and not one.startswith("violated")
-        mended = one.startswith("violated") and not other.startswith("violated")
+        mended = one.startswith("violated") and not other.startswith(("violated", "unknown"))
         yield Change(
             kind="verdict", what="changed", name=": ".join(key), before=one, after=other,
             look="it breaks in the later one: kvproof bisect names the release" if broke
             else "it breaks in the earlier one alone: keep the case in the corpus" if mended
+            else "not a change yet: play more sequences" if "unknown" in one + other
             else "",
         )  # fmt: skip

@@ -43,7 +43,7 @@ NOT_CONFIRMED = {
     "cursor": "the same; theorem P5 proves it with lemmas",
     "swa_loc": "the same; theorem P4 proves it with lemmas",
 }
-"""Searched for a counterexample within the time limit, often no more. Tested by brute force too."""
+"""Searched for a counterexample within the time limit, often no more; tested by brute force."""
 
 NOT_ANALYSED = {"next_slot": "CrossHair makes no symbolic value of a Literal type"}
 

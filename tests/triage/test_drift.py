@@ -8,7 +8,7 @@ from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Started
 from kvproof.triage import drift as drift_module
-from kvproof.triage.drift import SIZES, Change, Drift, drift
+from kvproof.triage.drift import SIZES, Change, Drift, compare_verdicts, drift
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,24 @@ def test_recorded_verdicts_say_that_they_are(found: Drift) -> None:
     assert "bisect" in verdicts["registry: USEFUL"].look
     # Its construction is gone, which says nothing of the invariant.
     assert not any(name.startswith("SWARadixCache") for name in verdicts)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("violated (other-request)", "holds", "in the earlier one alone"),
+        ("holds", "violated (leak)", "breaks in the later one"),
+        ("violated (leak)", "unknown (vacuous: never reached: cap taken)", "more sequences"),
+        ("unknown (vacuous: never reached: cap taken)", "holds", "more sequences"),
+    ],
+)
+def test_what_was_not_reached_is_not_said_to_be_mended(before: str, after: str, says: str) -> None:
+    key = ("registry", "FRESH-DECODE")
+    [change] = compare_verdicts(
+        {key: before}, {key: after}, shared={"registry"}, unlisted="not asked"
+    )
+    assert change is not None
+    assert says in change.look
 
 
 def test_what_was_not_looked_at_is_said(found: Drift) -> None:
