@@ -61,8 +61,16 @@ class Engine(ReleaseEngine):
         return SeenLock(
             node=handle(req.last_node),
             has_swa=not req.swa_prefix_lock_released,
-            boundary=req.swa_uuid_for_lock,
+            boundary=self._boundary(self._receipt(req)),
         )
+
+    def _receipt(self, req: Any) -> Any:
+        """Where a request keeps what it needs to give its locks back."""
+        return req
+
+    def _boundary(self, receipt: Any) -> object:
+        """Mark of the node where a lock on a window ends."""
+        return receipt.swa_uuid_for_lock
 
     def _swa_evicted_len(self, req: Any) -> int:
         return req.swa_evicted_seqlen  # type: ignore[no-any-return]

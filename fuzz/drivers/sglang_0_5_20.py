@@ -7,8 +7,6 @@ from typing import Any
 from sglang.srt.mem_cache.allocator.swa import is_swa_req_ring
 
 from kvproof.fuzz.drivers import sglang_0_5_19
-from kvproof.fuzz.drivers.sglang_0_5_13 import handle
-from kvproof.fuzz.drivers.tree import SeenLock
 
 _SWA_TOKENS_PAGE_1 = 1 << 12
 
@@ -37,15 +35,5 @@ class Engine(sglang_0_5_19.Engine):
         # The match asks the same; in 0.5.23 build_kv_cache does, and tells the tree.
         return bool(self.choice.tree) or not is_swa_req_ring(self.allocator)
 
-    def _held_lock(self, req: Any) -> SeenLock | None:
-        if req.last_node is None:
-            return None
-        return SeenLock(
-            node=handle(req.last_node),
-            has_swa=not req.swa_prefix_lock_released,
-            boundary=self._boundary(req.lock_receipt),
-        )
-
-    def _boundary(self, receipt: Any) -> object:
-        """Mark of the node where a lock on a window ends."""
-        return receipt.swa_uuid_for_lock
+    def _receipt(self, req: Any) -> Any:
+        return req.lock_receipt
