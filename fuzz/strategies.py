@@ -284,8 +284,13 @@ def _come_back(sketch: _Sketch, parent: int, cut: int, tail: int, which: int) ->
     """A request leaves, another takes its slot, with a shared prefix, and decodes."""
     _finish(sketch, which)
     if sketch.geometry.overlap:
-        _decode(sketch, 0)  # the slot is free once the host knows of the end
+        _step(sketch)  # the slot is free once the host knows of the end
     _arrive(sketch, parent, cut, tail, 0)
+    _step(sketch)
+
+
+def _step(sketch: _Sketch) -> None:
+    """What the running requests do next: a verify that keeps one token, where they draft."""
     if sketch.geometry.draft_tokens > 1:
         _verify(sketch, 1, 0, 0, 0)
     else:

@@ -27,6 +27,7 @@ from kvproof.model.monitor import check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Abort,
+    Accepted,
     Complete,
     Decode,
     Finish,
@@ -38,6 +39,7 @@ from kvproof.model.scenario import (
     Retract,
     Scenario,
     Submit,
+    Verify,
 )
 
 
@@ -51,11 +53,16 @@ def targets():
 
 INSTALLED = [(target.engine.version, target.construction) for target in targets()]
 PAGED = Geometry(window=4, page_size=4, slots=3, pool_tokens=128, overlap=1)
+DRAFTING = Geometry(window=4, page_size=4, slots=2, pool_tokens=128, draft_tokens=3, overlap=1)
 
 
 def arrive(name: str, *pieces: tuple[str, int], chunk: int | None = None) -> list[Operation]:
     prompt = tuple(Piece(text, until) for text, until in pieces)
     return [Submit(request=name, prompt=prompt), Prefill(request=name, tokens=chunk)]
+
+
+def of(name: str, tokens: int) -> tuple[Accepted, ...]:
+    return (Accepted(name, tokens),)
 
 
 SCENARIOS: dict[str, list[Operation]] = {
@@ -87,6 +94,33 @@ SCENARIOS: dict[str, list[Operation]] = {
 }  # fmt: skip
 
 
+DRAFTED: dict[str, list[Operation]] = {
+    "a request ends": [
+        *arrive("A", ("A", 6)), Verify(accepted=2), Verify(accepted=3), Finish(request="A"),
+        Verify(accepted=2), Complete(), Complete(),
+    ],
+    "each keeps another number": [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 9)), Verify(accepted=1, others=of("B", 3)),
+        Verify(accepted=3, others=of("B", 2)), Verify(accepted=2, others=of("B", 1)),
+        Finish(request="A"), Verify(accepted=3), Verify(accepted=1), Complete(),
+    ],
+    "a prefill between": [
+        *arrive("A", ("A", 6)), Verify(accepted=3), *arrive("B", ("B", 12), chunk=4),
+        Verify(accepted=1), Prefill(request="B"), Verify(accepted=3), Verify(accepted=2),
+    ],
+    "a retraction": [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 6)), Verify(accepted=2), Retract(request="A"),
+        Verify(accepted=2), Prefill(request="A"), Verify(accepted=3), Finish(request="A"),
+        Verify(accepted=1), Verify(accepted=1),
+    ],
+    "an abort while it drafts": [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 6)), Verify(accepted=2), Abort(request="A"),
+        Verify(accepted=2), Verify(accepted=2), *arrive("C", ("A", 6), ("C", 9)),
+        Verify(accepted=1), Complete(),
+    ],
+}  # fmt: skip
+
+
 def order(log: list[Fact]) -> list[str]:
     """What was launched, taken, admitted and released, in order."""
     words = []
@@ -112,16 +146,24 @@ def process(request: pytest.FixtureRequest, start: Callable[..., EngineProcess])
     return start(release, construction=construction)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_a_release_goes_in_the_order_of_the_model(process: EngineProcess, name: str) -> None:
-    scenario = Scenario(geometry=PAGED, operations=tuple(SCENARIOS[name]))
+@pytest.mark.parametrize(
+    ("geometry", "name"),
+    [*((PAGED, name) for name in SCENARIOS), *((DRAFTING, name) for name in DRAFTED)],
+    ids=[*SCENARIOS, *(f"{name}, with drafts" for name in DRAFTED)],
+)
+def test_a_release_goes_in_the_order_of_the_model(
+    process: EngineProcess, geometry: Geometry, name: str
+) -> None:
+    drafts = geometry.draft_tokens > 1
+    operations = (DRAFTED if drafts else SCENARIOS)[name]
+    scenario = Scenario(geometry=geometry, operations=tuple(operations))
     log = process.play(scenario, timeout=60, backend="rules")
     assert isinstance(log[-1], Ended), log[-1]
     assert isinstance(log[0], Started)
-    model = reference_player(PAGED, Policy(reprefill_tail=log[0].reprefill_tail))
+    model = reference_player(geometry, Policy(reprefill_tail=log[0].reprefill_tail))
     assert order(log) == order(list(model.play(scenario)))
     monitor = check(log)
-    assert monitor.witnesses["step in flight"] > 0
+    assert monitor.witnesses["verify in flight" if drafts else "step in flight"] > 0
     # Prefills behind a hit are stale (X1), and on some releases decodes too.
     fresh = {"FRESH-PREFILL", "FRESH-DECODE"}
     assert {invariant for invariant, _ in monitor.violations} - fresh == set()
