@@ -185,10 +185,3 @@ def no_overlap(family: str, name: str) -> str:
     if has_host_pool(name):
         return "the drivers do not overlap steps of a hierarchical cache"
     return ""
-
-
-def no_overlapped_drafts(family: str) -> str:
-    """Why the drivers overlap no verify there, where they overlap other steps."""
-    if family == "0.5.13":
-        return "0.5.13 relays tensors of a draft model between steps, which the drivers leave out"
-    return ""

@@ -63,7 +63,6 @@ class Sizes:
 
     Attributes:
         overlaps: without and with overlap scheduling.
-        overlapped_drafts: whether a geometry that drafts may overlap.
         no_overlap: why none overlaps; empty where some do, or nobody asked.
         page_holds_window: leave out pages that are smaller than the window.
         windows_in_pages: leave out windows longer than a page that are neither 0 nor -1 modulo the
@@ -78,7 +77,6 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     overlaps: tuple[int, ...] = (0,)
-    overlapped_drafts: bool = True
     no_overlap: str = ""
     page_holds_window: bool = False
     windows_in_pages: bool = False
@@ -106,7 +104,6 @@ class Sizes:
             (draft_tokens, overlap)
             for draft_tokens in self.draft_tokens
             for overlap in self.overlaps
-            if self.overlapped_drafts or not (overlap and draft_tokens > 1)
         ]
 
     def _left_out(self, over: int, page_size: int) -> bool:

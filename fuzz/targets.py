@@ -21,7 +21,6 @@ from kvproof.fuzz.constructions import (
     has_host_pool,
     has_ring,
     no_overlap,
-    no_overlapped_drafts,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import FunctionEdit, Layering, Options
@@ -244,7 +243,6 @@ def _sizes(family: str, name: str) -> Sizes:
         else no_overlap(family, name)
     )
     overlaps = (0,) if reason else OVERLAPS
-    overlapped_drafts = not no_overlapped_drafts(family)
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
         return Sizes(
@@ -252,7 +250,6 @@ def _sizes(family: str, name: str) -> Sizes:
             windows_in_pages=broken,
             draft_tokens=(1,) if construction.drafter == EAGLE else (3, 2, 4),
             overlaps=overlaps,
-            overlapped_drafts=overlapped_drafts,
             no_overlap=reason,
         )
     # The tree of the older releases asserts no such thing.
@@ -261,7 +258,6 @@ def _sizes(family: str, name: str) -> Sizes:
         draft_tokens=DRAFTS,
         page_holds_window=family in PAGE_HOLDS_WINDOW and unified,
         overlaps=overlaps,
-        overlapped_drafts=overlapped_drafts,
         no_overlap=reason,
     )
 

@@ -115,6 +115,16 @@ class InFlight:
                     yield "rewritten", self._rewrite(step, reader, position, was, loc)
                     break
 
+    def processed(self, request: str, lease: Lease | None, computed: int) -> int:
+        """Length of a request that the host may go by: up to where its steps in flight start."""
+        starts = (
+            reader.lane.start
+            for step in self._steps
+            for reader in step.readers
+            if reader.lane.request == request and reader.lease == lease
+        )
+        return min(starts, default=computed)
+
     def lent(self, slot: int) -> None:
         """A slot was lent."""
         if any(reader.lane.slot == slot for step in self._steps for reader in step.readers):

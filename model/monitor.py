@@ -378,10 +378,17 @@ class Monitor:
             self.pools,
             self.started.geometry,
             computed=self._chunk_start,
+            processed={name: self._processed(name) for name in self._chunk_start},
             prefilling=self._prefilling,
             prompt_len=self._retracted_len.get(named) or prompt_len(self._prompts.get(named, ())),
         ):
             self._break("PROGRESS", cause, sentence)
+
+    def _processed(self, request: str) -> int:
+        computed = self._chunk_start[request]
+        if self._in_flight is None:
+            return computed
+        return self._in_flight.processed(request, self.leases.get(request), computed)
 
     # Admission
 

@@ -23,7 +23,16 @@ from typing import Protocol
 
 from kvproof.model.facts import Completed, Fact, Launched, Mode, Released, Rewritten, TableLane
 from kvproof.model.player import Engine, Lane, Player, RefusedError, Request, advanced
-from kvproof.model.scenario import Abort, Complete, Decode, Finish, Flush, Operation, Retract, Verify
+from kvproof.model.scenario import (
+    Abort,
+    Complete,
+    Decode,
+    Finish,
+    Flush,
+    Operation,
+    Retract,
+    Verify,
+)
 
 
 class OverlapEngine(Engine, Protocol):

@@ -11,8 +11,8 @@ new lengths are in the relay at the launch, where the next step finds them. The 
 without them, reserves twice a draft ahead, and commits one round later.
 
 With rings no barrier is played: ``_apply_war_barrier``, which lets the host's writes wait for the
-device, is on for CUDA alone unless ``SGLANG_ENABLE_WAR_BARRIER`` asks for it, and unified_kv runs on
-ROCm. Only a verify depends on it (`OverlapEngine.writes_by_table`).
+device, is on for CUDA alone unless ``SGLANG_ENABLE_WAR_BARRIER`` asks for it, and unified_kv is
+ROCm's. Only a verify depends on it (`OverlapEngine.writes_by_table`).
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ class OverlapEngine(ReleaseEngine):
         )
         batch.input_ids = None
         if self.speculates:
-            batch.spec_info = speculation.draft_input(len(batch.reqs), self.algorithm)
+            batch.spec_info = self.newest.handed_back = speculation.draft_input(
+                len(batch.reqs), self.algorithm
+            )
             batch.spec_info.future_indices = slots
         self.result_queue.append(batch.copy())
         self.last_batch = batch
@@ -212,18 +214,20 @@ class OverlapEngine(ReleaseEngine):
             grown: Any = torch.tensor([len(run) for run in runs])
         else:
             grown = 0 if self.speculates else 1
-        self.future_map.publish(step.slots, step.lengths + grown)
+        lengths = step.lengths + grown
+        self.future_map.publish(step.slots, lengths)
         sampled = torch.tensor([run[-1] for run in runs])
-        self.future_map.stash(step.slots, self._payload(sampled))
-
-    def _payload(self, sampled: torch.Tensor) -> Any:
-        """What the next step is told of a request, besides its length."""
         payload = getattr(overlap_utils, "RelayPayload", None)
         if not self.speculates:
-            return sampled if payload is None else payload(bonus_tokens=sampled)
-        draft_input = speculation.draft_input(len(sampled), self.algorithm)
-        draft_input.bonus_tokens = sampled
-        return draft_input if payload is None else payload.from_draft_input(draft_input)
+            told = sampled if payload is None else payload(bonus_tokens=sampled)
+        else:
+            told = step.handed_back
+            told.bonus_tokens = sampled
+            # DFLASH of 0.5.14 takes them from here while its batch stays the same.
+            told.new_seq_lens = lengths
+            if payload is not None:
+                told = payload.from_draft_input(told)
+        self.future_map.stash(step.slots, told)
 
     def table(self, slot: int, start: int, end: int) -> Sequence[int]:
         """The page table now: full-pool locations of positions ``[start, end)`` of a slot."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError as SetupError
@@ -41,6 +42,8 @@ from kvproof.model.scenario import (
     Submit,
     Verify,
 )
+from kvproof.model.text import parse_scenario
+from kvproof.mutants.engine import EngineMutant, engine_mutants
 
 
 def targets():
@@ -167,6 +170,55 @@ def test_a_release_goes_in_the_order_of_the_model(
     # Prefills behind a hit are stale (X1), and on some releases decodes too.
     fresh = {"FRESH-PREFILL", "FRESH-DECODE"}
     assert {invariant for invariant, _ in monitor.violations} - fresh == set()
+
+
+STREAM_MUTANTS = [one for one in engine_mutants() if one.area == "streams"]
+
+
+@pytest.mark.parametrize("mutant", STREAM_MUTANTS, ids=lambda one: one.name)
+def test_a_release_that_mistakes_the_lag_of_its_host_is_seen(
+    start: Callable[..., EngineProcess], mutant: EngineMutant
+) -> None:
+    release, _, construction = mutant.target.partition(":")
+    edits = tuple(one.edit for one in STREAM_MUTANTS if one.target == mutant.target)
+    process = start(release, construction=construction, mutants=edits)
+    scenario = parse_scenario(mutant.scenario.encode())
+    assert scenario.geometry.overlap and scenario.geometry.draft_tokens > 1
+    clean = check(process.play(scenario, timeout=60, backend="rules"))
+    assert clean.witnesses["verify in flight"] > 0
+    assert not clean.violations
+    mutated = check(process.play(scenario, timeout=60, backend="rules", mutant=mutant.name))
+    assert mutated.engine_error is None
+    assert {invariant for invariant, _ in mutated.violations} & {"IN-FLIGHT", "WINDOW", "REFINES"}
+
+
+RECYCLED = Scenario(
+    geometry=Geometry(
+        window=4, page_size=4, slots=1, pool_tokens=64, draft_tokens=3, overlap=1
+    ),
+    operations=(
+        *arrive("C", ("C", 16)), Finish(request="C"), Verify(accepted=1), Complete(),
+        *arrive("A", ("A", 6)), Finish(request="A"), Verify(accepted=1),
+        *arrive("B", ("C", 16), ("B", 24)), Complete(),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+@pytest.mark.parametrize("barrier", [False, True], ids=["ROCm", "barrier"])
+def test_a_verify_writes_by_its_next_tenants_row(
+    start: Callable[..., EngineProcess], release: str, barrier: bool
+) -> None:
+    """B reuses C's pages where A's last verify looks up its locations: without a barrier."""
+    process = start(release, construction=REGISTRY, rocm_gate=not barrier)
+    monitor = check(process.play(RECYCLED, timeout=60, backend="rules"))
+    assert monitor.witnesses["verified after its end"] > 0
+    assert monitor.witnesses["table rewritten in flight"] > 0
+    found = monitor.violations.get(("IN-FLIGHT", "rewritten"))
+    assert (found is None) == barrier
+    if found is not None:
+        assert "the verify of request A (launch 4) writes position 6 by row 1" in found.sentence
+        assert "a location which holds position 6 of request C" in found.sentence
 
 
 def test_nothing_is_left_when_all_have_gone(process: EngineProcess) -> None:
