@@ -183,7 +183,8 @@ def test_a_release_that_mistakes_the_lag_of_its_host_is_seen(
     edits = tuple(one.edit for one in STREAM_MUTANTS if one.target == mutant.target)
     process = start(release, construction=construction, mutants=edits)
     scenario = parse_scenario(mutant.scenario.encode())
-    assert scenario.geometry.overlap and scenario.geometry.draft_tokens > 1
+    assert scenario.geometry.overlap
+    assert scenario.geometry.draft_tokens > 1
     clean = check(process.play(scenario, timeout=60, backend="rules"))
     assert clean.witnesses["verify in flight"] > 0
     assert not clean.violations
@@ -219,6 +220,22 @@ def test_a_verify_writes_by_its_next_tenants_row(
     if found is not None:
         assert "the verify of request A (launch 4) writes position 6 by row 1" in found.sentence
         assert "a location which holds position 6 of request C" in found.sentence
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_what_a_prefill_in_flight_reads_is_not_hoarded(
+    start: Callable[..., EngineProcess], release: str
+) -> None:
+    """The host gives no window back before it has taken the prefill that reads it."""
+    geometry = Geometry(
+        window=8, page_size=2, slots=2, pool_tokens=40, draft_tokens=4, swa_tokens=20, overlap=1
+    )
+    scenario = Scenario(geometry=geometry, operations=(*arrive("A", ("A", 13)), Verify(accepted=4)))
+    log = start(release, construction="paged-swa").play(scenario, timeout=60, backend="none")
+    assert [fact.no_memory for fact in log if isinstance(fact, Skipped)] == [True]
+    monitor = check(log)
+    assert monitor.checked["PROGRESS"] > 0
+    assert not monitor.violations
 
 
 def test_nothing_is_left_when_all_have_gone(process: EngineProcess) -> None:
