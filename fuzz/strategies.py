@@ -366,6 +366,14 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=tokens))
 
 
+def _leave_and_evict(sketch: _Sketch, which: int, tokens: int) -> None:
+    """A request ends, and some of what is cached is evicted while nobody locks that request's."""
+    _finish(sketch, which)
+    if sketch.geometry.overlap:
+        sketch.operations += [Complete(), Complete()]  # now the host knows of the end
+    _evict(sketch, tokens)
+
+
 def _evict_swa(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=0, swa_tokens=tokens))
 
@@ -462,6 +470,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("chunks", _move(_continue, st.sampled_from(chunks))),
         ("decode", decode),
         ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
+        ("evict", _move(_leave_and_evict, which, st.integers(1, MAX_TOKENS))),
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
