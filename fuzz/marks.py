@@ -138,6 +138,8 @@ UNCOUNTED: Mapping[str, str] = {
 BRANCHES: Mapping[Witness, str] = {
     "decoded after its end": "with overlap, a request's last step is launched before its end is "
     "known",
+    "verify in flight": "a verify is launched by lengths that the host does not know yet",
+    "verified after its end": "the same of a request whose end the host does not know yet",
     "rebound to as many": "a caller gives a planned forward other locations (dsv4-any alone)",
     "remapped after the plan": "a caller maps a planned forward's locations anew (dsv4-any alone)",
     "replay after a larger batch": "a CUDA graph runs for fewer requests than the time before",

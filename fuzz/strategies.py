@@ -63,7 +63,6 @@ class Sizes:
 
     Attributes:
         overlaps: without and with overlap scheduling.
-        overlapped_drafts: whether a geometry that drafts may overlap.
         no_overlap: why none overlaps; empty where some do, or nobody asked.
         page_holds_window: leave out pages that are smaller than the window.
         windows_in_pages: leave out windows longer than a page that are neither 0 nor -1 modulo the
@@ -78,7 +77,6 @@ class Sizes:
     pool_tokens: tuple[int, ...] = (64, 128, 40, 32)
     draft_tokens: tuple[int, ...] = (1,)
     overlaps: tuple[int, ...] = (0,)
-    overlapped_drafts: bool = True
     no_overlap: str = ""
     page_holds_window: bool = False
     windows_in_pages: bool = False
@@ -106,7 +104,6 @@ class Sizes:
             (draft_tokens, overlap)
             for draft_tokens in self.draft_tokens
             for overlap in self.overlaps
-            if self.overlapped_drafts or not (overlap and draft_tokens > 1)
         ]
 
     def _left_out(self, over: int, page_size: int) -> bool:
@@ -284,8 +281,13 @@ def _come_back(sketch: _Sketch, parent: int, cut: int, tail: int, which: int) ->
     """A request leaves, another takes its slot, with a shared prefix, and decodes."""
     _finish(sketch, which)
     if sketch.geometry.overlap:
-        _decode(sketch, 0)  # the slot is free once the host knows of the end
+        _step(sketch)  # the slot is free once the host knows of the end
     _arrive(sketch, parent, cut, tail, 0)
+    _step(sketch)
+
+
+def _step(sketch: _Sketch) -> None:
+    """What the running requests do next: a verify that keeps one token, where they draft."""
     if sketch.geometry.draft_tokens > 1:
         _verify(sketch, 1, 0, 0, 0)
     else:
@@ -362,6 +364,14 @@ def _retract(sketch: _Sketch, which: int) -> None:
 
 def _evict(sketch: _Sketch, tokens: int) -> None:
     sketch.operations.append(Evict(tokens=tokens))
+
+
+def _leave_and_evict(sketch: _Sketch, which: int, tokens: int) -> None:
+    """A request ends, and some of what is cached is evicted while nobody locks that request's."""
+    _finish(sketch, which)
+    if sketch.geometry.overlap:
+        sketch.operations += [Complete(), Complete()]  # now the host knows of the end
+    _evict(sketch, tokens)
 
 
 def _evict_swa(sketch: _Sketch, tokens: int) -> None:
@@ -460,6 +470,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("chunks", _move(_continue, st.sampled_from(chunks))),
         ("decode", decode),
         ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
+        ("evict", _move(_leave_and_evict, which, st.integers(1, MAX_TOKENS))),
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),

@@ -57,8 +57,7 @@ DRAFTS = (1, 1, 3, 2, 4)
 """Tokens that a verify writes; 1 for an engine without speculation."""
 
 OVERLAPS = (0, 1)
-"""Without and with overlap scheduling. No verify is overlapped: its result tells the engine how far
-to launch the next step, and the worker that would know is not among what the drivers play."""
+"""Without and with overlap scheduling."""
 
 
 DRIVER = "driver:"
@@ -116,6 +115,9 @@ class Target:
             reuses=self.reuses,
             releases_early=self.construction == EARLY_RELEASE,
             overlaps=1 in self.sizes.overlaps,
+            overlaps_drafts=any(
+                overlap and drafted > 1 for drafted, overlap in self.sizes.drafts_and_overlaps()
+            ),
             has_host_pool=has_host_pool(self.construction),
         )
 
@@ -248,7 +250,6 @@ def _sizes(family: str, name: str) -> Sizes:
             windows_in_pages=broken,
             draft_tokens=(1,) if construction.drafter == EAGLE else (3, 2, 4),
             overlaps=overlaps,
-            overlapped_drafts=False,
             no_overlap=reason,
         )
     # The tree of the older releases asserts no such thing.
@@ -257,7 +258,6 @@ def _sizes(family: str, name: str) -> Sizes:
         draft_tokens=DRAFTS,
         page_holds_window=family in PAGE_HOLDS_WINDOW and unified,
         overlaps=overlaps,
-        overlapped_drafts=False,
         no_overlap=reason,
     )
 

@@ -247,10 +247,17 @@ class Monitor:
             self.published.pools,
             self.started.geometry,
             computed=requests.computed,
+            processed={name: self._processed(name) for name in requests.computed},
             prefilling=requests.prefilling,
             prompt_len=requests.prompt_len(getattr(requests.operation, "request", "")),
         )
         self.findings.broken_by("PROGRESS", breaks)
+
+    def _processed(self, request: str) -> int:
+        computed, in_flight = self.requests.computed[request], self._judges.in_flight
+        if in_flight is None:
+            return computed
+        return in_flight.processed(request, self.leases.get(request), computed)
 
     def _complains(self, fact: Breached | Complained) -> None:
         self.findings.checked["REFINES"] += 1

@@ -23,7 +23,16 @@ from typing import Protocol
 
 from kvproof.model.facts import Completed, Fact, Launched, Mode, Released, Rewritten, TableLane
 from kvproof.model.player import Engine, Lane, Player, RefusedError, Request, advanced
-from kvproof.model.scenario import Abort, Complete, Decode, Finish, Flush, Operation, Retract
+from kvproof.model.scenario import (
+    Abort,
+    Complete,
+    Decode,
+    Finish,
+    Flush,
+    Operation,
+    Retract,
+    Verify,
+)
 
 
 class OverlapEngine(Engine, Protocol):
@@ -219,7 +228,14 @@ class OverlapPlayer(Player):
         request.total = request.known
         request.computed, request.state = 0, "waiting"
         try:
-            yield from self._decode(Decode())
+            yield from self._step()
         except RefusedError:  # nothing else runs, or the others have no room either
             while self.in_flight:
                 yield from self._take()
+
+    def _step(self) -> Iterator[Fact]:
+        """A step of all that runs; of a draft the first token alone is kept."""
+        if self.draft_tokens > 1:
+            yield from self._verify(Verify(accepted=1))
+        else:
+            yield from self._decode(Decode())

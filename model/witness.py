@@ -11,6 +11,7 @@ CacheWitness: TypeAlias = Literal[
     "over-allocation released", "tombstone made", "tombstone recovered", "SWA page given back",
     "window lock given up", "node split under a lock", "step in flight", "freed in flight",
     "lent again in flight", "table rewritten in flight", "decoded after its end", "loaded back",
+    "verify in flight", "verified after its end",
 ]  # fmt: skip
 
 TranslationWitness: TypeAlias = Literal[
@@ -67,6 +68,12 @@ OVERLAP_WITNESSES: dict[Witness, str] = {
     "table rewritten in flight": "the host rewrote table entries of an unfinished step",
 }
 """Required where scenarios overlap."""
+
+OVERLAPPED_DRAFT_WITNESSES: dict[Witness, str] = {
+    "verify in flight": "a verify was launched while the result of an earlier one was not taken",
+    "verified after its end": "a request was verified once more before its end was known",
+}
+"""Required where steps that draft overlap."""
 
 HOST_WITNESSES: dict[Witness, str] = {
     "loaded back": "a match went on in a host pool, and was loaded back from there",
@@ -126,6 +133,7 @@ def required_of(
     reuses: bool = True,
     releases_early: bool = False,
     overlaps: bool = False,
+    overlaps_drafts: bool = False,
     has_host_pool: bool = False,
 ) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
@@ -138,6 +146,7 @@ def required_of(
         reuses: whether it has a tree that keeps prefixes.
         releases_early: whether it gives a window's lock back before that of its prefix.
         overlaps: whether scenarios with overlap scheduling are among those that it plays.
+        overlaps_drafts: whether some of those draft.
         has_host_pool: whether its cache is hierarchical.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
@@ -148,6 +157,8 @@ def required_of(
         cache = cache | SWA_WITNESSES
     if overlaps:
         cache = cache | OVERLAP_WITNESSES
+    if overlaps_drafts:
+        cache = cache | OVERLAPPED_DRAFT_WITNESSES
     if has_host_pool:
         cache = cache | HOST_WITNESSES
     if not releases_early:

@@ -34,7 +34,7 @@ class EngineMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     name: str
     target: str
-    area: Literal["ring", "cap", "tree", "pools", "translation"]
+    area: Literal["ring", "cap", "tree", "pools", "translation", "streams"]
     place: str
     text: str
     by: str

@@ -490,8 +490,7 @@ class ReleaseEngine:
         self.running.prepare_for_decode()
         self._count_forward(self.running)
         if self.speculates:
-            for req, length in zip(self.running.reqs, self.running.seq_lens.tolist(), strict=True):
-                assert self._allocated_len(req) >= length + draft_tokens, "a draft has no room"
+            self._resolve_lengths()
             self.running.out_cache_loc = speculation.verify_locations(self.running, draft_tokens)
         # A verify's length is that before its tokens, a decode's counts its own.
         own = 0 if self.speculates else 1
@@ -504,6 +503,12 @@ class ReleaseEngine:
                 strict=True,
             )
         ]
+
+    def _resolve_lengths(self) -> None:
+        """Learn how far each running request has come: the host took all results, so it knows."""
+        for req, length in zip(self.running.reqs, self.running.seq_lens.tolist(), strict=True):
+            room = self._allocated_len(req) - length
+            assert room >= self.geometry.draft_tokens, "a draft has no room"
 
     def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
         """Append the sampled tokens."""

@@ -6,8 +6,13 @@ made, launched and copied into the result queue; its result is taken by the rele
 `SchedulerBatchResultProcessor` one round later; sampled tokens go to the next step through its own
 `FutureMap`. The device is left out: steps run in order, so their rows are told at the launch.
 
-No barrier is played: ``_apply_war_barrier``, which lets the host's writes wait for the device, is
-on for CUDA alone unless ``SGLANG_ENABLE_WAR_BARRIER`` asks for it, and unified_kv runs on ROCm.
+The worker's part of a verify is played too: the scenario says how many tokens were accepted, so the
+new lengths are in the relay at the launch, where the next step finds them. The host still counts
+without them, reserves twice a draft ahead, and commits one round later.
+
+With rings no barrier is played: ``_apply_war_barrier``, which lets the host's writes wait for the
+device, is on for CUDA alone unless ``SGLANG_ENABLE_WAR_BARRIER`` asks for it, and unified_kv is
+ROCm's. Only a verify depends on it (`OverlapEngine.writes_by_table`).
 """
 
 from __future__ import annotations
@@ -25,8 +30,8 @@ from sglang.srt.managers.scheduler_components.batch_result_processor import (
     SchedulerBatchResultProcessor,
 )
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from kvproof.fuzz.drivers import speculation
 from kvproof.fuzz.drivers.base import DEVICE, UNLIMITED, ReleaseEngine
 from kvproof.fuzz.drivers.pool import call_with_known
 from kvproof.model.facts import Mode
@@ -60,7 +65,7 @@ class OverlapEngine(ReleaseEngine):
             overlap_utils.FutureMap,
             {
                 "device": torch.device(DEVICE),
-                "spec_algo": SpeculativeAlgorithm.NONE,
+                "spec_algo": self.algorithm,
                 "req_to_token_pool": self.requests,
                 "needs_cpu_seq_lens": False,
             },
@@ -93,7 +98,7 @@ class OverlapEngine(ReleaseEngine):
                 "metrics_collector": _Unheard(),
                 "metrics_reporter": _Unheard(),
                 "draft_worker": None,
-                "model_worker": SimpleNamespace(),
+                "model_worker": _Unheard(),
                 "logprob_result_processor": None,
                 "output_streamer": _Unheard(),
                 "beam_coordinator": None,
@@ -130,16 +135,27 @@ class OverlapEngine(ReleaseEngine):
 
     def _run(self, batch: Any) -> None:
         """Scheduler.run_batch, and what the loop keeps of the batch."""
-        overlap_utils.resolve_forward_inputs(batch, self.future_map)
+        slots = batch.req_pool_indices
+        verifies = self.speculates and not batch.forward_mode.is_extend()
+        if not verifies:
+            overlap_utils.resolve_forward_inputs(batch, self.future_map)
         # ScheduleBatch lends the device tensors that it replaces, and never writes, later.
         self.newest = SimpleNamespace(
             requests=[req.rid for req in batch.reqs],
-            slots=batch.req_pool_indices,
+            slots=slots,
             lengths=batch.seq_lens,
-            input_ids=batch.input_ids,
+            # What comes after the first token of a verify is the draft model's.
+            input_ids=self.future_map.output_tokens_buf[slots] if verifies else batch.input_ids,
             locs=batch.out_cache_loc,
+            verifies=verifies,
+            following=_NO_TOKEN,
         )
         batch.input_ids = None
+        if self.speculates:
+            batch.spec_info = self.newest.handed_back = speculation.draft_input(
+                len(batch.reqs), self.algorithm
+            )
+            batch.spec_info.future_indices = slots
         self.result_queue.append(batch.copy())
         self.last_batch = batch
 
@@ -148,6 +164,9 @@ class OverlapEngine(ReleaseEngine):
         batch, self.batch = self.batch, None
         self._run(batch)
         self._stash_due = not chunk.last
+        if not chunk.last:
+            # A tree may keep pairs of neighbouring tokens as keys.
+            self.newest.following = [*req.origin_input_ids, *req.output_ids][chunk.end]
         return chunk
 
     def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
@@ -165,8 +184,6 @@ class OverlapEngine(ReleaseEngine):
 
     def decode(self, draft_tokens: int) -> Sequence[tuple[str, int, int]]:
         """Launch a step of all running requests, those among them whose end is not known yet."""
-        if draft_tokens > 1:
-            raise RefusedError("the drivers do not overlap speculative steps yet")
         self._begin_round()
         # Scheduler.update_running_batch
         self.running.filter_batch()
@@ -176,21 +193,41 @@ class OverlapEngine(ReleaseEngine):
         self._run(self.running)
         return step
 
+    def _resolve_lengths(self) -> None:
+        """The device knows how much of a verify it kept: Scheduler.run_batch asks the relay."""
+        self.future_map.resolve_seq_lens_cpu(self.running)
+
     def relayed(self, tokens: Mapping[str, Sequence[int]]) -> None:
-        """The newest step sampled: Scheduler.run_batch and _relay_forward_payload."""
+        """The newest step sampled: Scheduler.run_batch and _relay_forward_payload.
+
+        A speculative worker publishes the new lengths itself, in its `forward_batch_generation`.
+        """
         step = self.newest
-        # A prefill is one request's; a decode has a token a request.
+        runs = [tokens.get(name, (step.following,)) for name in step.requests]
+        # A prefill is one request's; a decode has a token a request, a verify some that are void.
         shape = len(step.requests), -1
-        for name, locs, inputs in zip(
-            step.requests, step.locs.view(shape), step.input_ids.view(shape).tolist(), strict=True
+        for locs, inputs, run in zip(
+            step.locs.view(shape), step.input_ids.view(shape).tolist(), runs, strict=True
         ):
-            self._note(locs, [*inputs, tokens.get(name, (_NO_TOKEN,))[0]])
-        sampled = torch.tensor([tokens.get(name, (_NO_TOKEN,))[-1] for name in step.requests])
+            self._note(locs[: len(inputs) + len(run) - 1], [*inputs, *run])
+        if step.verifies:
+            grown: Any = torch.tensor([len(run) for run in runs])
+        else:
+            grown = 0 if self.speculates else 1
+        lengths = step.lengths + grown
+        self.future_map.publish(step.slots, lengths)
+        sampled = torch.tensor([run[-1] for run in runs])
         payload = getattr(overlap_utils, "RelayPayload", None)
-        self.future_map.publish(step.slots, step.lengths + 1)
-        self.future_map.stash(
-            step.slots, sampled if payload is None else payload(bonus_tokens=sampled)
-        )
+        if not self.speculates:
+            told = sampled if payload is None else payload(bonus_tokens=sampled)
+        else:
+            told = step.handed_back
+            told.bonus_tokens = sampled
+            # DFLASH of 0.5.14 takes them from here while its batch stays the same.
+            told.new_seq_lens = lengths
+            if payload is not None:
+                told = payload.from_draft_input(told)
+        self.future_map.stash(step.slots, told)
 
     def table(self, slot: int, start: int, end: int) -> Sequence[int]:
         """The page table now: full-pool locations of positions ``[start, end)`` of a slot."""
@@ -201,8 +238,12 @@ class OverlapEngine(ReleaseEngine):
         return 0
 
     def writes_by_table(self, mode: Mode) -> bool:
-        """Prefill and decode write at ``out_cache_loc``, a tensor of their own."""
-        return False
+        """Prefill and decode write at ``out_cache_loc``, a tensor of their own.
+
+        A verify looks its locations up in the page table once its draft is there. The barrier keeps
+        the host from the table until then; the release has it on CUDA, and unified_kv is ROCm's.
+        """
+        return mode == "verify" and self.unified
 
     # --- taking results -------------------------------------------------------------------
 
@@ -216,12 +257,15 @@ class OverlapEngine(ReleaseEngine):
         self._forget_ended(batch)
 
     def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
-        """Take the result of a decode: SchedulerBatchResultProcessor does."""
+        """Take the result of a decode or verify: SchedulerBatchResultProcessor does."""
         batch: Any = self.result_queue.popleft()
         self._stop_at(batch, tokens)
-        sampled = [tokens.get(req.rid, (_NO_TOKEN,))[0] for req in batch.reqs]
+        runs = [tokens.get(req.rid, (_NO_TOKEN,)) for req in batch.reqs]
         self.processor.process_batch_result_decode(
-            batch, GenerationBatchResult(next_token_ids=torch.tensor(sampled))
+            batch,
+            speculation.verified(runs, self.geometry.draft_tokens)
+            if self.speculates
+            else GenerationBatchResult(next_token_ids=torch.tensor(runs).flatten()),
         )
         self._forget_ended(batch)
 

@@ -94,6 +94,16 @@ def verify_locations(batch: Any, draft_tokens: int) -> torch.Tensor:
     return locations
 
 
+def verified(tokens: Sequence[Sequence[int]], draft_tokens: int) -> GenerationBatchResult:
+    """What the worker hands back of a verify that accepted ``tokens``, a request each."""
+    padded = [[*run, *[0] * (draft_tokens - len(run))] for run in tokens]
+    return GenerationBatchResult(
+        next_token_ids=torch.tensor(padded).flatten(),
+        accept_lens=torch.tensor([len(run) for run in tokens]),
+        speculative_num_draft_tokens=draft_tokens,
+    )
+
+
 def commit(batch: Any, tokens: Sequence[Sequence[int]], draft_tokens: int) -> None:
     """Keep the accepted ``tokens`` of each request, and count the rest as never computed.
 
@@ -102,18 +112,12 @@ def commit(batch: Any, tokens: Sequence[Sequence[int]], draft_tokens: int) -> No
         tokens: a request each, in the batch's order.
         draft_tokens: tokens that the verify wrote.
     """
-    accepted = torch.tensor([len(run) for run in tokens])
-    padded = [[*run, *[0] * (draft_tokens - len(run))] for run in tokens]
+    result = verified(tokens, draft_tokens)
     # EAGLEWorkerV2.verify gives the lengths, Scheduler.run_batch keeps them for the next step.
-    batch.seq_lens = batch.seq_lens + accepted
+    batch.seq_lens = batch.seq_lens + result.accept_lens
     batch.seq_lens_cpu = batch.seq_lens.to("cpu")
     batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
     batch.spec_info = draft_input(len(batch.reqs), batch.spec_algorithm)
-    result = GenerationBatchResult(
-        next_token_ids=torch.tensor(padded).flatten(),
-        accept_lens=accepted,
-        speculative_num_draft_tokens=draft_tokens,
-    )
     place, _, name = engine_family().parts["verify commit"].rpartition(".")
     processor = object.__new__(pkgutil.resolve_name(place))
     # A frozen or slotted dataclass in some releases: only what the method asks of it is set.

@@ -70,6 +70,8 @@ class InFlight:
         """A step is queued; each way in which it finds what is not its own, with a sentence."""
         if self._steps:
             self.witnesses["step in flight"] += 1
+        if fact.mode == "verify" and any(step.mode == "verify" for step in self._steps):
+            self.witnesses["verify in flight"] += 1
         readers = tuple(
             _Reader(lane=lane, lease=leases.get(lane.request), prompt=prompts.get(lane.request, ()))
             for lane in fact.lanes
@@ -97,6 +99,8 @@ class InFlight:
             dropped = reader.lease is None or leases.get(reader.lane.request) != reader.lease
             if dropped and step.mode != "prefill":
                 self.witnesses["decoded after its end"] += 1
+                if step.mode == "verify":
+                    self.witnesses["verified after its end"] += 1
         for rewritten in fact.rewritten:
             self.witnesses["table rewritten in flight"] += 1
             reader = step.readers[rewritten.lane]
@@ -110,6 +114,16 @@ class InFlight:
                 ):
                     yield "rewritten", self._rewrite(step, reader, position, was, loc)
                     break
+
+    def processed(self, request: str, lease: Lease | None, computed: int) -> int:
+        """Length of a request that the host may go by: up to where its steps in flight start."""
+        starts = (
+            reader.lane.start
+            for step in self._steps
+            for reader in step.readers
+            if reader.lane.request == request and reader.lease == lease
+        )
+        return min(starts, default=computed)
 
     def lent(self, slot: int) -> None:
         """A slot was lent."""

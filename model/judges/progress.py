@@ -61,6 +61,7 @@ def refusal_breaks(
     geometry: Geometry,
     *,
     computed: Mapping[str, int],
+    processed: Mapping[str, int],
     prefilling: Set[str],
     prompt_len: int,
 ) -> Iterator[Break]:
@@ -71,13 +72,14 @@ def refusal_breaks(
         pools: the snapshot before it, which is the one after it too.
         geometry: sizes.
         computed: computed length of each request that holds memory.
+        processed: what the host knows of that: steps in flight still read from there (STREAM-3).
         prefilling: those of them that do not decode yet.
         prompt_len: of the request that a prefill names.
     """
     need = _need(operation, pools, geometry, computed, prefilling, prompt_len)
     if not need or pools.swa is None:
         return
-    full, swa = _full_room(pools, geometry), _swa_room(pools, geometry, computed)
+    full, swa = _full_room(pools, geometry), _swa_room(pools, geometry, processed)
     what = f"{type(operation).__name__.lower()} of {need} pages"
     if not full.serves(need):
         return
@@ -141,7 +143,7 @@ def _full_room(pools: Pools, geometry: Geometry) -> Room:
     return Room(free=len(pools.free), evictable=evictable // geometry.page_size)
 
 
-def _swa_room(pools: Pools, geometry: Geometry, computed: Mapping[str, int]) -> Room:
+def _swa_room(pools: Pools, geometry: Geometry, processed: Mapping[str, int]) -> Room:
     assert pools.swa is not None
     size = geometry.page_size
     # The widest margin of any release is a page more than the rule's.
@@ -149,7 +151,7 @@ def _swa_room(pools: Pools, geometry: Geometry, computed: Mapping[str, int]) -> 
     reached: set[int] = set()
     hoarded = 0
     for holding in pools.holdings:
-        first = max(0, computed.get(holding.request, 0) - margin) // size * size
+        first = max(0, processed.get(holding.request, 0) - margin) // size * size
         protected = holding.protected_len
         own = max(protected, holding.swa_evicted_len)
         hoarded += max(0, min(first, len(holding.locs)) - own) // size

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from kvproof.model.reference import Policy
 from kvproof.model.scenario import (
-    Decode,
     Finish,
     Geometry,
     Piece,
@@ -23,8 +22,6 @@ from kvproof.spec.indices import Position
 from kvproof.spec.pages import page_ceil
 from kvproof.spec.streams import may_rewrite, released_len, scheduled_len
 from kvproof.spec.window import window_start
-
-_NO_ENGINE = "the drivers do not overlap speculative steps"
 
 # F1: one location that one step reads for a position whose key is KEY, and the location it writes.
 
@@ -77,12 +74,12 @@ def _recycled_under_a_draft_extend(_: Values) -> Replay:
                 Verify(accepted=1),
                 Submit(request="B", prompt=(Piece("B", 4),)),
                 Prefill(request="B"),
-                Decode(),
+                Verify(accepted=1),
             ),
         ),
         policy=Policy(faults=frozenset({"draft extend reads the table"})),
         breaks="IN-FLIGHT",
-        why_not_engines=_NO_ENGINE,
+        releases=("0.5.15:registry", "0.5.16:registry", "0.5.23:registry"),
     )
 
 
@@ -141,7 +138,7 @@ def _rejected_drafts(values: Values) -> Replay:
         ),
         policy=Policy(window_pages=True, faults=frozenset({"window by scheduled length"})),
         breaks="IN-FLIGHT",
-        why_not_engines=_NO_ENGINE,
+        why_not_engines="every release gives a window back by the processed length",
     )  # fmt: skip
 
 

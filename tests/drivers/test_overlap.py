@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError as SetupError
@@ -27,6 +28,7 @@ from kvproof.model.monitor import check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Abort,
+    Accepted,
     Complete,
     Decode,
     Finish,
@@ -38,7 +40,10 @@ from kvproof.model.scenario import (
     Retract,
     Scenario,
     Submit,
+    Verify,
 )
+from kvproof.model.text import parse_scenario
+from kvproof.mutants.engine import EngineMutant, engine_mutants
 
 
 def targets():
@@ -51,11 +56,16 @@ def targets():
 
 INSTALLED = [(target.engine.version, target.construction) for target in targets()]
 PAGED = Geometry(window=4, page_size=4, slots=3, pool_tokens=128, overlap=1)
+DRAFTING = Geometry(window=4, page_size=4, slots=2, pool_tokens=128, draft_tokens=3, overlap=1)
 
 
 def arrive(name: str, *pieces: tuple[str, int], chunk: int | None = None) -> list[Operation]:
     prompt = tuple(Piece(text, until) for text, until in pieces)
     return [Submit(request=name, prompt=prompt), Prefill(request=name, tokens=chunk)]
+
+
+def of(name: str, tokens: int) -> tuple[Accepted, ...]:
+    return (Accepted(name, tokens),)
 
 
 SCENARIOS: dict[str, list[Operation]] = {
@@ -87,6 +97,33 @@ SCENARIOS: dict[str, list[Operation]] = {
 }  # fmt: skip
 
 
+DRAFTED: dict[str, list[Operation]] = {
+    "a request ends": [
+        *arrive("A", ("A", 6)), Verify(accepted=2), Verify(accepted=3), Finish(request="A"),
+        Verify(accepted=2), Complete(), Complete(),
+    ],
+    "each keeps another number": [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 9)), Verify(accepted=1, others=of("B", 3)),
+        Verify(accepted=3, others=of("B", 2)), Verify(accepted=2, others=of("B", 1)),
+        Finish(request="A"), Verify(accepted=3), Verify(accepted=1), Complete(),
+    ],
+    "a prefill between": [
+        *arrive("A", ("A", 6)), Verify(accepted=3), *arrive("B", ("B", 12), chunk=4),
+        Verify(accepted=1), Prefill(request="B"), Verify(accepted=3), Verify(accepted=2),
+    ],
+    "a retraction": [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 6)), Verify(accepted=2), Retract(request="A"),
+        Verify(accepted=2), Prefill(request="A"), Verify(accepted=3), Finish(request="A"),
+        Verify(accepted=1), Verify(accepted=1),
+    ],
+    "an abort while it drafts": [
+        *arrive("A", ("A", 6)), *arrive("B", ("B", 6)), Verify(accepted=2), Abort(request="A"),
+        Verify(accepted=2), Verify(accepted=2), *arrive("C", ("A", 6), ("C", 9)),
+        Verify(accepted=1), Complete(),
+    ],
+}  # fmt: skip
+
+
 def order(log: list[Fact]) -> list[str]:
     """What was launched, taken, admitted and released, in order."""
     words = []
@@ -112,19 +149,93 @@ def process(request: pytest.FixtureRequest, start: Callable[..., EngineProcess])
     return start(release, construction=construction)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_a_release_goes_in_the_order_of_the_model(process: EngineProcess, name: str) -> None:
-    scenario = Scenario(geometry=PAGED, operations=tuple(SCENARIOS[name]))
+@pytest.mark.parametrize(
+    ("geometry", "name"),
+    [*((PAGED, name) for name in SCENARIOS), *((DRAFTING, name) for name in DRAFTED)],
+    ids=[*SCENARIOS, *(f"{name}, with drafts" for name in DRAFTED)],
+)
+def test_a_release_goes_in_the_order_of_the_model(
+    process: EngineProcess, geometry: Geometry, name: str
+) -> None:
+    drafts = geometry.draft_tokens > 1
+    operations = (DRAFTED if drafts else SCENARIOS)[name]
+    scenario = Scenario(geometry=geometry, operations=tuple(operations))
     log = process.play(scenario, timeout=60, backend="rules")
     assert isinstance(log[-1], Ended), log[-1]
     assert isinstance(log[0], Started)
-    model = reference_player(PAGED, Policy(reprefill_tail=log[0].reprefill_tail))
+    model = reference_player(geometry, Policy(reprefill_tail=log[0].reprefill_tail))
     assert order(log) == order(list(model.play(scenario)))
     monitor = check(log)
-    assert monitor.witnesses["step in flight"] > 0
+    assert monitor.witnesses["verify in flight" if drafts else "step in flight"] > 0
     # Prefills behind a hit are stale (X1), and on some releases decodes too.
     fresh = {"FRESH-PREFILL", "FRESH-DECODE"}
     assert {invariant for invariant, _ in monitor.violations} - fresh == set()
+
+
+STREAM_MUTANTS = [one for one in engine_mutants() if one.area == "streams"]
+
+
+@pytest.mark.parametrize("mutant", STREAM_MUTANTS, ids=lambda one: one.name)
+def test_a_release_that_mistakes_the_lag_of_its_host_is_seen(
+    start: Callable[..., EngineProcess], mutant: EngineMutant
+) -> None:
+    release, _, construction = mutant.target.partition(":")
+    edits = tuple(one.edit for one in STREAM_MUTANTS if one.target == mutant.target)
+    process = start(release, construction=construction, mutants=edits)
+    scenario = parse_scenario(mutant.scenario.encode())
+    assert scenario.geometry.overlap
+    assert scenario.geometry.draft_tokens > 1
+    clean = check(process.play(scenario, timeout=60, backend="rules"))
+    assert clean.witnesses["verify in flight"] > 0
+    assert not clean.violations
+    mutated = check(process.play(scenario, timeout=60, backend="rules", mutant=mutant.name))
+    assert mutated.engine_error is None
+    assert {invariant for invariant, _ in mutated.violations} & {"IN-FLIGHT", "WINDOW", "REFINES"}
+
+
+RECYCLED = Scenario(
+    geometry=Geometry(
+        window=4, page_size=4, slots=1, pool_tokens=64, draft_tokens=3, overlap=1
+    ),
+    operations=(
+        *arrive("C", ("C", 16)), Finish(request="C"), Verify(accepted=1), Complete(),
+        *arrive("A", ("A", 6)), Finish(request="A"), Verify(accepted=1),
+        *arrive("B", ("C", 16), ("B", 24)), Complete(),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+@pytest.mark.parametrize("barrier", [False, True], ids=["ROCm", "barrier"])
+def test_a_verify_writes_by_its_next_tenants_row(
+    start: Callable[..., EngineProcess], release: str, barrier: bool
+) -> None:
+    """B reuses C's pages where A's last verify looks up its locations: without a barrier."""
+    process = start(release, construction=REGISTRY, rocm_gate=not barrier)
+    monitor = check(process.play(RECYCLED, timeout=60, backend="rules"))
+    assert monitor.witnesses["verified after its end"] > 0
+    assert monitor.witnesses["table rewritten in flight"] > 0
+    found = monitor.violations.get(("IN-FLIGHT", "rewritten"))
+    assert (found is None) == barrier
+    if found is not None:
+        assert "the verify of request A (launch 4) writes position 6 by row 1" in found.sentence
+        assert "a location which holds position 6 of request C" in found.sentence
+
+
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])
+def test_what_a_prefill_in_flight_reads_is_not_hoarded(
+    start: Callable[..., EngineProcess], release: str
+) -> None:
+    """The host gives no window back before it has taken the prefill that reads it."""
+    geometry = Geometry(
+        window=8, page_size=2, slots=2, pool_tokens=40, draft_tokens=4, swa_tokens=20, overlap=1
+    )
+    scenario = Scenario(geometry=geometry, operations=(*arrive("A", ("A", 13)), Verify(accepted=4)))
+    log = start(release, construction="paged-swa").play(scenario, timeout=60, backend="none")
+    assert [fact.no_memory for fact in log if isinstance(fact, Skipped)] == [True]
+    monitor = check(log)
+    assert monitor.checked["PROGRESS"] > 0
+    assert not monitor.violations
 
 
 def test_nothing_is_left_when_all_have_gone(process: EngineProcess) -> None:

@@ -153,7 +153,7 @@ def test_the_manifest_of_an_older_version_is_read() -> None:
     sizes = Sizes(windows=(4,))
     made = manifest([], {}, sizes=sizes)
     older = msgspec.to_builtins(made)
-    for name in ("overlaps", "no_overlap", "overlapped_drafts", "draft_tokens", "swa_shares"):
+    for name in ("overlaps", "no_overlap", "draft_tokens", "swa_shares"):
         del older["drawn_from"]["sglang-9:registry"][name]
     assert decode_manifest(json.dumps(older).encode()) == made
     oldest = {**older, "sizes": msgspec.to_builtins(Sizes())}

@@ -220,6 +220,7 @@ def test_a_draft_extend_that_looks_up_where_it_writes_meets_the_next_tenant() ->
     right = judge(DRAFTING, RECYCLED)
     assert not right.violations
     assert right.witnesses["table rewritten in flight"] == 1, "the row is rewritten all the same"
+    assert right.witnesses["verified after its end"] == 1
     faults: set[Fault] = {"draft extend reads the table"}
     wrong = judge(DRAFTING, RECYCLED, faults=faults)
     assert [*wrong.violations] == [("IN-FLIGHT", "rewritten")]
