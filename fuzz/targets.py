@@ -21,6 +21,7 @@ from kvproof.fuzz.constructions import (
     has_host_pool,
     has_ring,
     no_overlap,
+    slides,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import FunctionEdit, Layering, Options
@@ -117,6 +118,7 @@ class Target:
             releases_early=self.construction == EARLY_RELEASE,
             overlaps=1 in self.sizes.overlaps,
             has_host_pool=has_host_pool(self.construction),
+            slides=slides(self.construction),
         )
 
     def process(
@@ -241,6 +243,11 @@ def _sizes(family: str, name: str) -> Sizes:
         else no_overlap(family, name)
     )
     overlaps = (0,) if reason else OVERLAPS
+    if construction is not None and not construction.slides:
+        # Each query sees all before it: a window would only make the bound of USEFUL looser.
+        return Sizes(
+            windows=(1,), overlaps=overlaps, no_overlap=reason, host_pool=construction.has_host_pool
+        )
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
         return Sizes(
@@ -250,6 +257,7 @@ def _sizes(family: str, name: str) -> Sizes:
             overlaps=overlaps,
             overlapped_drafts=False,
             no_overlap=reason,
+            host_pool=construction.has_host_pool,
         )
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}

@@ -112,6 +112,7 @@ def _parts(*, components: str, **places: str) -> dict[str, str]:
         "request pool": f"{cache}.memory_pool:ReqToTokenPool",
         "allocator": f"{cache}.allocator.swa:SWATokenToKVPoolAllocator",
         "page allocator": _PAGED,
+        "token allocator": _TOKENS,
         "KV pool": f"{cache}.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool",
         "allocation": f"{cache}.allocation:alloc_for_extend",
         "release": f"{cache}.common:release_kv_cache",
@@ -551,6 +552,7 @@ FAMILIES = (
                 allocation="sglang.srt.mem_cache.common:alloc_for_extend",
                 **{
                     "page allocator": _OLD_PAGED,
+                    "token allocator": _OLD_TOKENS,
                     "verify locations": "sglang.srt.speculative.eagle_info_v2"
                     ":assign_extend_cache_locs",
                     "verify commit": _OLD_VERIFY_COMMIT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kvproof.fuzz.constructions import PAGED_HICACHE
+from kvproof.fuzz.constructions import PAGED_HICACHE, PAGED_SWA_HICACHE
 from kvproof.model.facts import Admitted, Ended, Skipped, Windowed
 from kvproof.model.monitor import check, statuses
 from kvproof.model.scenario import (
@@ -21,6 +21,21 @@ from kvproof.model.scenario import (
 )
 
 RELEASES = ["0.5.15", "0.5.16", "0.5.23"]
+
+TARGETS = [(release, name) for name in (PAGED_SWA_HICACHE, PAGED_HICACHE) for release in RELEASES]
+
+TREES = {
+    ("0.5.15", PAGED_HICACHE): "HiRadixCache",
+    ("0.5.16", PAGED_HICACHE): "HiRadixCache",
+}
+"""What is not `UnifiedRadixCache`."""
+
+HOLD = {
+    PAGED_HICACHE: {"WINDOW", "PARTITION", "LOCK", "USEFUL", "REFINES"},
+    PAGED_SWA_HICACHE: {
+        "WINDOW", "PARTITION", "MAP", "LOCK", "CURSOR", "PROGRESS", "USEFUL", "REFINES",
+    },
+}  # fmt: skip
 
 BACK = Scenario(
     geometry=Geometry(window=4, page_size=2, slots=2, pool_tokens=64),
@@ -38,12 +53,18 @@ BACK = Scenario(
 """A's keys leave the device, others take their place, and B needs them, twice."""
 
 
-@pytest.fixture(params=RELEASES)
-def log(request, start):
-    return start(request.param, construction=PAGED_HICACHE).play(BACK, timeout=60, backend="none")
+@pytest.fixture(params=TARGETS, ids=":".join)
+def target(request):
+    return request.param
 
 
-def test_keys_come_back_from_the_host(log):
+@pytest.fixture
+def log(target, start):
+    release, name = target
+    return start(release, construction=name).play(BACK, timeout=60, backend="none")
+
+
+def test_keys_come_back_from_the_host(log, target):
     assert isinstance(log[-1], Ended), log[-1]
     assert not [fact for fact in log if isinstance(fact, Skipped)]
     admitted = [fact for fact in log if isinstance(fact, Admitted)]
@@ -52,9 +73,9 @@ def test_keys_come_back_from_the_host(log):
     monitor = check(log)
     assert monitor.witnesses["loaded back"] == 2
     assert {name: found.sentence for name, found in monitor.violations.items()} == {}
-    assert {name for name, status in statuses(monitor).items() if status == "holds"} == {
-        "WINDOW", "PARTITION", "MAP", "LOCK", "CURSOR", "PROGRESS", "USEFUL", "REFINES",
-    }  # fmt: skip
+    held = {name for name, status in statuses(monitor).items() if status == "holds"}
+    assert held == HOLD[target[1]]
+    assert log[0].classes["tree"].endswith(f".{TREES.get(target, 'UnifiedRadixCache')}")
 
 
 def test_the_marks_are_those_of_the_first_writer(log):
@@ -64,7 +85,14 @@ def test_the_marks_are_those_of_the_first_writer(log):
     assert found.seen == tuple((1, position) for position in range(found.first, found.start))
 
 
-@pytest.mark.parametrize("marks", ["seen", "prefix_seen"])
+@pytest.mark.parametrize(
+    ("target", "marks"),
+    [
+        *((target, "prefix_seen") for target in TARGETS),
+        *((target, "seen") for target in TARGETS if target[1] == PAGED_SWA_HICACHE),
+    ],
+    indirect=["target"],
+)
 @pytest.mark.parametrize(
     ("wrong", "cause", "held"),
     [
@@ -82,10 +110,10 @@ def test_a_page_that_comes_back_as_another_s_is_seen(log, marks, wrong, cause, h
     assert violation.sentence.endswith(held)
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_pages_that_come_back_in_another_order_are_seen(start, release):
+def test_pages_that_come_back_in_another_order_are_seen(start, target):
     """The seeded fault; what is loaded is read at once, so the first reader shows it."""
-    process = start(release, construction=PAGED_HICACHE, pages_rolled=1)
+    release, name = target
+    process = start(release, construction=name, pages_rolled=1)
     monitor = check(process.play(BACK, timeout=60, backend="none"))
     violation = monitor.violations["WINDOW", "other-request"]
     assert "request B" in violation.sentence
@@ -103,5 +131,5 @@ def test_a_prompt_that_the_host_holds_is_charged_twice_up_to_0_5_15(start, relea
             Submit(request="B", prompt=(Piece("A", 24),)), Prefill(request="B"),
         ),
     )  # fmt: skip
-    log = start(release, construction=PAGED_HICACHE).play(scenario, timeout=60, backend="none")
+    log = start(release, construction=PAGED_SWA_HICACHE).play(scenario, timeout=60, backend="none")
     assert (("PROGRESS", "refused") in check(log).violations) == refused
