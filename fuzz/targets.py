@@ -251,7 +251,8 @@ def _sizes(family: str, name: str) -> Sizes:
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
         return Sizes(
-            swa_shares=(1, 2, 4),
+            # What comes from the host needs room besides, twice in some releases.
+            swa_shares=(1, 2) if construction.has_host_pool else (1, 2, 4),
             windows_in_pages=broken,
             draft_tokens=(1,) if construction.drafter == EAGLE else (3, 2, 4),
             overlaps=overlaps,

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from kvproof.fuzz.campaign import Campaign
 from kvproof.fuzz.constructions import PAGED_HICACHE, PAGED_SWA_HICACHE
+from kvproof.fuzz.profiles import PROFILES
+from kvproof.fuzz.targets import find_targets
+from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Admitted, Ended, Skipped, Windowed
 from kvproof.model.monitor import check, statuses
 from kvproof.model.scenario import (
@@ -118,6 +122,19 @@ def test_pages_that_come_back_in_another_order_are_seen(start, target):
     violation = monitor.violations["WINDOW", "other-request"]
     assert "request B" in violation.sentence
     assert "at its location of the full pool" in violation.sentence
+
+
+def test_a_smoke_campaign_is_not_vacuous(start, target):
+    """What goes to the host and comes back is drawn, and halves that tombstones lost with it."""
+    process = start(target[0], construction=target[1])
+    [asked] = find_targets([":".join(target)], EngineStore())
+    campaign = Campaign(
+        target=asked, process=process, profile=PROFILES["smoke"], seed=0,
+        enough=lambda survey: not survey.missing(),
+    )  # fmt: skip
+    survey = campaign.survey()
+    assert survey.missing() == ()
+    assert survey.faults == {}
 
 
 @pytest.mark.parametrize(("release", "refused"), [("0.5.15", True), ("0.5.16", False)])
