@@ -371,6 +371,8 @@ def _host_pool() -> list[Shim]:
         place = f"sglang.srt.mem_cache.{name}"
         with contextlib.suppress(ModuleNotFoundError):  # a release without it has another of them
             modules.append(importlib.import_module(place))
+    if not any(hasattr(module, "MHATokenToKVPoolHost") for module in modules):
+        raise ShimError("the engine has no host pools where kvproof looks for them")
     for module in modules:
         for name in ("_cuda_host_register", "_cuda_host_unregister"):
             if hasattr(module, name):
