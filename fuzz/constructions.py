@@ -50,8 +50,14 @@ PAGED_CHUNK = "paged-swa-chunk"
 PAGED_UNCHUNKED = "paged-swa-unchunked"
 """A hybrid model with ``disable_radix_cache``, and with prefills in one piece."""
 
-PAGED_HICACHE = "paged-swa-hicache"
+PAGED_SWA_HICACHE = "paged-swa-hicache"
 """A hybrid model with ``enable_hierarchical_cache``: prefixes and windows have host pools."""
+
+PAGED = "paged"
+"""A model with full attention alone, in pages of one pool."""
+
+PAGED_HICACHE = "paged-hicache"
+"""The same with ``enable_hierarchical_cache``: that pool has a host pool."""
 
 PYTHON_CORE = "python-core"
 """`REGISTRY` over the Python tree core, where the Rust core is the default."""
@@ -65,9 +71,9 @@ class Construction:
     """One way to put an engine together.
 
     Attributes:
-        paged: the window lives in pages of an SWA pool that a map leads to, for a model with
-            full and sliding-window layers; else in DeepSeek-V4's pool, with its rings if the gate
-            is on.
+        paged: keys live in pages that are looked up by location, also those of a window; else in
+            DeepSeek-V4's pool, with its rings if the gate is on.
+        slides: whether some layers see a window alone; their keys have a pool of their own.
         tree: a tree that is plugged into the registry by its name here; empty for its own choice.
         reuses: whether there is a tree that keeps prefixes.
         drafter: the speculative algorithm of a geometry that drafts.
@@ -77,6 +83,7 @@ class Construction:
     """
 
     paged: bool = False
+    slides: bool = True
     tree: str = ""
     reuses: bool = True
     drafter: str = EAGLE
@@ -140,20 +147,22 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PAGED_UNCHUNKED: Construction(
         paged=True, by_name=True, reuses=False, arguments=_NO_CHUNKS, environment=_EACH_STEP
     ),
-    PAGED_HICACHE: Construction(
+    PAGED_SWA_HICACHE: Construction(
         paged=True, by_name=True, arguments=_HOST_POOL, environment=_EACH_STEP
     ),
+    PAGED: Construction(paged=True, slides=False, by_name=True),
+    PAGED_HICACHE: Construction(paged=True, slides=False, by_name=True, arguments=_HOST_POOL),
 }
 
-_ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK, PAGED_UNCHUNKED)
+_ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK, PAGED_UNCHUNKED, PAGED, PAGED_HICACHE)
 _BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
-_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, INTERVAL, DFLASH, PAGED_HICACHE)
-_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, INTERVAL, DFLASH, PAGED_HICACHE)
+_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, INTERVAL, DFLASH, PAGED_SWA_HICACHE)
+_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, INTERVAL, DFLASH, PAGED_SWA_HICACHE)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
     "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
-    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, INTERVAL, DFLASH, PAGED_HICACHE),
+    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, INTERVAL, DFLASH, PAGED_SWA_HICACHE),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,
@@ -170,6 +179,12 @@ def has_ring(name: str) -> bool:
     """Whether a cache of this construction has rings where its release has any."""
     construction = CONSTRUCTIONS.get(name)
     return construction is not None and not construction.paged
+
+
+def slides(name: str) -> bool:
+    """Whether some layers of the model see a window alone."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction is None or construction.slides
 
 
 def has_host_pool(name: str) -> bool:

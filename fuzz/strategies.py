@@ -56,6 +56,9 @@ MIN_MOVES = 10
 MAX_MOVES = 18
 MAX_TOKENS = 24
 
+LOADED_TOKENS = 10
+"""Releases load no fewer tokens of the full pool back: what is shorter they compute again."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
@@ -69,6 +72,7 @@ class Sizes:
             page size.
         swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
             is not drawn.
+        host_pool: draw what goes to a host pool and comes back.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -81,6 +85,7 @@ class Sizes:
     page_holds_window: bool = False
     windows_in_pages: bool = False
     swa_shares: tuple[int, ...] = ()
+    host_pool: bool = False
 
     def windows_and_pages(self) -> list[list[tuple[int, int]]]:
         """Pairs that can be drawn, those alike together: each such group is drawn as often.
@@ -390,6 +395,30 @@ def _recompute(sketch: _Sketch, parent: int, tail: int) -> None:
     _arrive(sketch, parent, 0, tail, 0)
 
 
+def _there_and_back(
+    sketch: _Sketch, staying: int, length: int, swa_only: int, cut: int, tail: int
+) -> None:
+    """A prompt, or its SWA half alone, goes to a host pool, and a request needs it again.
+
+    Another one branches off from that. No more than ``staying`` requests hold memory before and
+    after. Where ``cut`` is more than a window, what is needed has lost its SWA half alone.
+    """
+    _leave(sketch, staying)
+    _arrive(sketch, 0, 0, length, 0)
+    _finish(sketch, len(sketch.running) - 1)
+    everything = sketch.geometry.pool_tokens
+    sketch.operations.append(Evict(tokens=0 if swa_only else everything, swa_tokens=everything))
+    _arrive(sketch, 1, cut, tail, 0)
+    _decode(sketch, 0)
+    _arrive(sketch, 1, sketch.geometry.page_size, tail, 0)
+    _leave(sketch, staying)
+
+
+def _leave(sketch: _Sketch, staying: int) -> None:
+    while len(sketch.running) > staying:
+        _finish(sketch, 0)
+
+
 def _branch(sketch: _Sketch, tail: int) -> None:
     """A request branches off from one that still runs, a page before its end; both leave."""
     page_size = sketch.geometry.page_size
@@ -419,7 +448,7 @@ def _move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchSt
 
 
 @cache  # to build a strategy anew takes longer than to draw from it
-def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+def _moves(geometry: Geometry, host_pool: bool) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """What a scenario's moves are drawn from, each with the kind that it needs.
 
     The first one is the simplest: shrinking turns a move into a rest where it cannot drop it.
@@ -474,6 +503,7 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
+        *(_host_moves(geometry) if host_pool else ()),
         *_overlap_moves(geometry),
         ("flush", _move(_flush)),
     )
@@ -491,6 +521,23 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
         ("recompute", recompute),
         ("cuts", _move(_branch, st.integers(1, geometry.window))),
     )
+
+
+def _host_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+    """Moves that matter where what leaves the device is kept on the host."""
+    window, page_size = geometry.window, geometry.page_size
+    has_swa = geometry.swa_tokens is not msgspec.UNSET
+    # A window is loaded back however short it is; it is a node, and a page or more is before it.
+    shortest = 2 * page_size if has_swa else LOADED_TOKENS
+    there_and_back = _move(
+        _there_and_back,
+        st.sampled_from((0, 0, 1)),
+        st.integers(shortest, MAX_TOKENS - window),
+        st.integers(0, 1) if has_swa else st.just(0),
+        st.sampled_from((0, 1, page_size, window + page_size)),
+        st.integers(1, window),
+    )
+    return (("evict", there_and_back),)
 
 
 def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
@@ -519,9 +566,10 @@ def likely_scenarios(draw: DrawFn, sizes: Sizes | None = None, *, swarm: bool = 
         sizes: of the geometries.
         swarm: whether each scenario draws which kinds of moves it has; else it has all.
     """
-    geometry = draw(geometries(sizes or Sizes()))
+    sizes = sizes or Sizes()
+    geometry = draw(geometries(sizes))
     on = draw(swarms()) if swarm else EVERYTHING
-    moves = st.one_of([move for kind, move in _moves(geometry) if kind in on])
+    moves = st.one_of([move for kind, move in _moves(geometry, sizes.host_pool) if kind in on])
     drawn = draw(st.lists(moves, min_size=MIN_MOVES, max_size=MAX_MOVES))
     return _spell_out(geometry, on, drawn)
 
@@ -542,9 +590,10 @@ def histories(
     again: it could not draw thousands. Such a scenario is made smaller by what it means
     (`triage.slices`), not by its choices.
     """
-    geometry = draw(geometries(sizes or Sizes()))
+    sizes = sizes or Sizes()
+    geometry = draw(geometries(sizes))
     on = draw(swarms()) if swarm and draw(st.booleans()) else EVERYTHING
-    moves = st.one_of([move for kind, move in _moves(geometry) if kind in on])
+    moves = st.one_of([move for kind, move in _moves(geometry, sizes.host_pool) if kind in on])
     # With one arrival at least, so that something can happen.
     palette = [_FIRST, *draw(st.lists(moves, min_size=PALETTE, max_size=PALETTE))]
     order = random.Random(draw(st.integers(0, 2**32 - 1)))

@@ -21,6 +21,7 @@ from kvproof.fuzz.constructions import (
     has_host_pool,
     has_ring,
     no_overlap,
+    slides,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.drivers.wire import FunctionEdit, Layering, Options
@@ -119,6 +120,7 @@ class Target:
                 overlap and drafted > 1 for drafted, overlap in self.sizes.drafts_and_overlaps()
             ),
             has_host_pool=has_host_pool(self.construction),
+            slides=slides(self.construction),
         )
 
     def process(
@@ -243,14 +245,21 @@ def _sizes(family: str, name: str) -> Sizes:
         else no_overlap(family, name)
     )
     overlaps = (0,) if reason else OVERLAPS
+    if construction is not None and not construction.slides:
+        # Each query sees all before it: a window would only make the bound of USEFUL looser.
+        return Sizes(
+            windows=(1,), overlaps=overlaps, no_overlap=reason, host_pool=construction.has_host_pool
+        )
     if construction is not None and construction.paged:
         broken = family in PAGE_HOLDS_WINDOW and not construction.tree and construction.reuses
         return Sizes(
-            swa_shares=(1, 2, 4),
+            # What comes from the host needs room besides, twice in some releases.
+            swa_shares=(1, 2) if construction.has_host_pool else (1, 2, 4),
             windows_in_pages=broken,
             draft_tokens=(1,) if construction.drafter == EAGLE else (3, 2, 4),
             overlaps=overlaps,
             no_overlap=reason,
+            host_pool=construction.has_host_pool,
         )
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}

@@ -282,6 +282,7 @@ FAMILIES = (
                 allocation="sglang.srt.mem_cache.common:alloc_for_extend",
                 **{
                     "page allocator": _OLD_PAGED,
+                    "token allocator": _OLD_TOKENS,
                     "verify locations": "sglang.srt.speculative.eagle_info_v2"
                     ":assign_extend_cache_locs",
                     "verify commit": _OLD_VERIFY_COMMIT,

@@ -26,6 +26,7 @@ def parts_of(*, components: str, **places: str) -> dict[str, str]:
         "request pool": f"{cache}.memory_pool:ReqToTokenPool",
         "allocator": f"{cache}.allocator.swa:SWATokenToKVPoolAllocator",
         "page allocator": PAGED,
+        "token allocator": TOKENS,
         "KV pool": f"{cache}.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool",
         "allocation": f"{cache}.allocation:alloc_for_extend",
         "release": f"{cache}.common:release_kv_cache",

@@ -204,7 +204,8 @@ class Windowed(_Fact, frozen=True, kw_only=True):
 
     Attributes:
         first: position that ``locs[0]`` stands for; the rest follow one by one.
-        locs: SWA locations, the reserved one (0) for a position that has none.
+        locs: SWA locations, the reserved one (0) for a position that has none; none where there is
+            no SWA pool, and ``first`` is ``start``.
         seen: what the SWA pool holds there for positions ``[first, start)``, None for a row that
             nobody wrote whole. None as a whole where rows are not marked.
         prefix_seen: the same of the full pool, for positions ``[0, start)``.

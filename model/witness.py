@@ -53,7 +53,7 @@ WITHOUT_RING: tuple[Witness, ...] = (
 
 SWA_WITNESSES: dict[Witness, str] = {
     "tombstone made": "a node's SWA half was given back while its full pages stayed",
-    "tombstone recovered": "an insert brought the SWA half of a tombstone back",
+    "tombstone recovered": "an insert, or a host pool, brought the SWA half of a tombstone back",
     "SWA page given back": "a running request gave SWA pages of its own back",
     "window lock given up": "a request kept its lock on a prefix and gave up the window's",
     "node split under a lock": "a node was split while a request locked it",
@@ -135,6 +135,7 @@ def required_of(
     overlaps: bool = False,
     overlaps_drafts: bool = False,
     has_host_pool: bool = False,
+    slides: bool = True,
 ) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
@@ -148,11 +149,14 @@ def required_of(
         overlaps: whether scenarios with overlap scheduling are among those that it plays.
         overlaps_drafts: whether some of those draft.
         has_host_pool: whether its cache is hierarchical.
+        slides: whether some layers see a window alone, in which a cap can bind.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES | (DRAFT_WITNESSES if drafts else {})
     if not has_ring:
         cache = {name: words for name, words in cache.items() if name in WITHOUT_RING}
+    if not slides:
+        cache = {name: words for name, words in cache.items() if name != "cap would bind"}
     if has_swa:
         cache = cache | SWA_WITNESSES
     if overlaps:

@@ -287,6 +287,12 @@ def _refuse_what_does_not_show(violation: Violation, geometry: Geometry) -> None
 def _refuse_what_is_not_there(invariant: Invariant, run: Run, *, rings: bool, tree: Tree) -> None:
     """Raise EngineError where the engine as it is put together has nothing to ask."""
     name, engine = run.target.name, run.target.engine.name
+    construction = CONSTRUCTIONS[run.target.construction]
+    if construction.has_host_pool or not construction.slides:
+        raise EngineError(
+            f"there is no SGLang test on {name}: the test builds neither its tree nor its pools",
+            fix=f"give --as pytest, or --engine {engine}:{PAGED_SWA}",
+        )
     if rings and invariant in NEEDS_SWA - {"LOCK"}:
         raise EngineError(
             f"there is no SGLang test for {invariant} on {name}: its window lives in rings",

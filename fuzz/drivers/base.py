@@ -29,9 +29,11 @@ from transformers import PretrainedConfig
 from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS
 from kvproof.fuzz.drivers import speculation
 from kvproof.fuzz.drivers.pool import (
+    PAGED_HEAD_DIM,
     MapReader,
     call_with_known,
     free_pages,
+    full_attention_pool,
     paged_swa_pool,
     window_layer_pool,
 )
@@ -63,8 +65,11 @@ def _model_config(architecture: str) -> Any:
 
 
 _RING_MODEL = _model_config("DeepseekV4ForCausalLM")
-_PAGED_MODEL = _model_config("GptOssForCausalLM")
+_HYBRID_MODEL = _model_config("GptOssForCausalLM")
 """Layers with full attention and with a window, each kind with a pool of its own."""
+
+_FULL_MODEL = _model_config("LlamaForCausalLM")
+"""Layers with full attention alone."""
 
 
 class ReleaseEngine:
@@ -100,7 +105,8 @@ class ReleaseEngine:
         self.choice = CONSTRUCTIONS[construction]
         # Asked for when they are used, so after the import will do.
         os.environ.update(self.choice.environment)
-        self.model_config = _PAGED_MODEL if self.choice.paged else _RING_MODEL
+        paged_model = _HYBRID_MODEL if self.choice.slides else _FULL_MODEL
+        self.model_config = paged_model if self.choice.paged else _RING_MODEL
         self.backend = backend
         self.server_args = self._publish_server_args()
         self.algorithm = speculation.algorithm(geometry.draft_tokens, self.choice.drafter)
@@ -180,9 +186,21 @@ class ReleaseEngine:
             and bool(engine_family().part("gate")())
         )
 
+    @property
+    def has_swa_pool(self) -> bool:
+        """Whether a map leads to the keys of a window, in a pool of their own."""
+        return self.choice.slides and not self.unified
+
+    def _make_paged_pool(self, head_dim: int) -> Any:
+        if not self.choice.slides:
+            return full_attention_pool(self.geometry, head_dim=head_dim, device=DEVICE)
+        return paged_swa_pool(
+            self.geometry, swa_tokens=self.swa_tokens, head_dim=head_dim, device=DEVICE
+        )
+
     def _make_kv_pool(self, rows_short: int) -> Any:
         if self.choice.paged:
-            return paged_swa_pool(self.geometry, swa_tokens=self.swa_tokens, device=DEVICE)
+            return self._make_paged_pool(PAGED_HEAD_DIM)
         # A pool for a smaller window has shorter rings; the kernels are told the real one.
         pool = window_layer_pool(
             replace(self.geometry, window=self.geometry.window - rows_short),
@@ -196,8 +214,10 @@ class ReleaseEngine:
         return pool
 
     def _make_allocator(self) -> Any:
+        # As the model runner chooses.
+        alone = "token allocator" if self.geometry.page_size == 1 else "page allocator"
         return call_with_known(
-            engine_family().part("allocator"),
+            engine_family().part("allocator" if self.choice.slides else alone),
             {
                 "size": self.geometry.pool_tokens,
                 "size_swa": self.swa_tokens,
@@ -224,7 +244,7 @@ class ReleaseEngine:
             mtp_draft_mamba_pools=(),
         )
         worker = SimpleNamespace(
-            is_hybrid_swa=True,
+            is_hybrid_swa=self.choice.slides,
             sliding_window_size=self.geometry.window,
             model_runner=model_runner,
             get_tokens_per_layer_info=lambda: (self.geometry.pool_tokens, self.swa_tokens),
@@ -302,7 +322,10 @@ class ReleaseEngine:
 
     def _lock(self, req: Any) -> SeenLock | None:
         """What can be told of it."""
-        return self._held_lock(req)
+        lock = self._held_lock(req)
+        if lock is None or self.choice.slides:
+            return lock
+        return SeenLock(node=lock.node, has_swa=False, boundary=None)
 
     def _swa_evicted_len(self, req: Any) -> int:
         """The cursor: leading tokens of a request whose SWA locations were given back."""
@@ -357,7 +380,7 @@ class ReleaseEngine:
             tombstones_gate=self._tombstones_gate(),
             bigram_keys=self._bigram_keys(),
             verify_order=engine_family().verify_order,
-            swa_tokens=0 if self.unified else self.swa_tokens,
+            swa_tokens=self.swa_tokens if self.has_swa_pool else 0,
             locks=self._locks(),
             classes={role: _class_name(thing) for role, thing in self._classes().items()},
             versions={
@@ -577,22 +600,35 @@ class ReleaseEngine:
             self._seen_nodes, self._told_nodes = nodes, _told(nodes)
             self._index_of = {node.handle: at for at, node in enumerate(nodes)}
         return Pools(
-            free=free_pages(self.allocator.full_attn_allocator),
+            free=free_pages(
+                self.allocator.full_attn_allocator if self.choice.slides else self.allocator
+            ),
             free_slots=tuple(self.requests.free_slots),
             nodes=self._told_nodes,
             holdings=tuple(self._holdings(nodes)),
-            counters={
-                "available": int(self.allocator.full_available_size()),
-                "evictable": int(self.tree.full_evictable_size()),
-                "protected": int(self.tree.full_protected_size()),
-            },
-            swa=None if self.unified else self._swa_pool(),
+            counters=self._full_counters(),
+            swa=self._swa_pool() if self.has_swa_pool else None,
         )
+
+    def _full_counters(self) -> dict[str, int]:
+        # SchedulerInvariantChecker asks by these names, too.
+        if not self.choice.slides:
+            return {
+                "available": int(self.allocator.available_size()),
+                "evictable": int(self.tree.evictable_size()),
+                "protected": int(self.tree.protected_size()),
+            }
+        return {
+            "available": int(self.allocator.full_available_size()),
+            "evictable": int(self.tree.full_evictable_size()),
+            "protected": int(self.tree.full_protected_size()),
+        }
 
     def complaint(self) -> str:
         """What the tree's own check finds wrong; empty for nothing."""
-        # SchedulerInvariantChecker._check_tree_cache: when idle, since it expects no locks
-        if self.held or not self.choice.reuses:
+        # SchedulerInvariantChecker._check_tree_cache: when idle, since it expects no locks, and
+        # of a model that slides
+        if self.held or not self.choice.reuses or not self.choice.slides:
             return ""
         try:
             self.tree.sanity_check()
@@ -601,8 +637,8 @@ class ReleaseEngine:
         return ""
 
     def swa_locs(self, slot: int, start: int, end: int) -> Sequence[int] | None:
-        """SWA locations of a slot's positions by the map as it is now; None behind rings."""
-        if self.unified:
+        """SWA locations of a slot's positions by the map as it is now; None without such a pool."""
+        if not self.has_swa_pool:
             return None
         full = self.requests.req_to_token[slot, start:end]
         locs: list[int] = self.allocator.full_to_swa_index_mapping[full.to(torch.int64)].tolist()
@@ -636,7 +672,7 @@ class ReleaseEngine:
                 locs=tuple(row.tolist()),
                 locked=locked,
                 swa_locked_from=swa_from,
-                swa_evicted_len=0 if self.unified else self._swa_evicted_len(req),
+                swa_evicted_len=self._swa_evicted_len(req) if self.has_swa_pool else 0,
             )
 
 

@@ -18,8 +18,7 @@ import torch
 from msgspec.structs import replace
 
 from kvproof.fuzz.drivers import payload
-from kvproof.fuzz.drivers.base import DEVICE, ReleaseEngine
-from kvproof.fuzz.drivers.pool import paged_swa_pool
+from kvproof.fuzz.drivers.base import ReleaseEngine
 from kvproof.model.facts import Admitted, Fact, Mark, Mode, Pools, Read, Windowed, Wrote
 from kvproof.model.player import Chunk, Lane, Player
 from kvproof.model.scenario import Prefill
@@ -45,9 +44,7 @@ class HostEngine(ReleaseEngine):
         controller.load = astray
 
     def _make_kv_pool(self, rows_short: int) -> Any:
-        return paged_swa_pool(
-            self.geometry, swa_tokens=self.swa_tokens, head_dim=payload.ELEMENTS, device=DEVICE
-        )
+        return self._make_paged_pool(payload.ELEMENTS)
 
     def _take_events(self) -> None:
         # Scheduler.get_next_batch_to_run begins with it; what was asked for has been copied.
@@ -56,7 +53,9 @@ class HostEngine(ReleaseEngine):
     def _begin_loading(self, batch: Any) -> None:
         req = batch.reqs[0]
         loads = bool(self.tree.ongoing_load_back)
-        self.loaded = max(req.host_hit_length, req.swa_host_hit_length) if loads else 0
+        # Releases whose trees load back one kind of layers alone know one length.
+        swa_len = getattr(req, "swa_host_hit_length", 0)
+        self.loaded = max(req.host_hit_length, swa_len) if loads else 0
         batch.hicache_consumer_index = self.tree.ready_to_load_host_cache()
 
     def admit(self, request: str, budget: int | None) -> tuple[Chunk, int]:
@@ -101,7 +100,7 @@ class HostEngine(ReleaseEngine):
                     buffer[locs] = stored
 
     def marks(self, slot: int, first: int, end: int) -> tuple[tuple[Mark | None, ...], ...]:
-        """What the full pool and the SWA pool hold at the locations of a slot's positions."""
+        """What the full pool, and the SWA pool if any, hold at a slot's positions."""
         found = []
         for pool, locs in self._places(slot, first, end):
             keys, values = (
@@ -113,6 +112,9 @@ class HostEngine(ReleaseEngine):
 
     def _places(self, slot: int, first: int, end: int) -> Iterator[tuple[Any, torch.Tensor]]:
         full = self.requests.req_to_token[slot, first:end].to(torch.int64)
+        if not self.has_swa_pool:
+            yield self.kv_pool, full
+            return
         yield self.kv_pool.full_kv_pool, full
         yield self.kv_pool.swa_kv_pool, self.allocator.full_to_swa_index_mapping[full]
 
@@ -151,7 +153,20 @@ class HostPlayer(Player):
             )
 
     def _windows(self, mode: Mode, lanes: Sequence[Lane]) -> Iterator[Windowed]:
+        if not self.engine.has_swa_pool:
+            yield from self._prefixes(mode, lanes)
+            return
         for fact in super()._windows(mode, lanes):
             full, _ = self.engine.marks(fact.slot, 0, fact.start)
             _, swa = self.engine.marks(fact.slot, fact.first, fact.start)
             yield replace(fact, seen=swa, prefix_seen=full)
+
+    def _prefixes(self, mode: Mode, lanes: Sequence[Lane]) -> Iterator[Windowed]:
+        """What the queries find where they see all, and nothing lies in an SWA pool."""
+        for lane in lanes:
+            assert lane.request is not None
+            [full] = self.engine.marks(lane.slot, 0, lane.start)
+            yield Windowed(
+                request=lane.request, mode=mode, slot=lane.slot, start=lane.start,
+                first=lane.start, locs=(), seen=(), prefix_seen=full,
+            )  # fmt: skip

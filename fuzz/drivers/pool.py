@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
 from kvproof.model.facts import MapRun
@@ -101,6 +102,25 @@ def paged_swa_pool(
             "full_attention_layer_ids": [FULL_LAYER],
             "enable_kvcache_transpose": False,
             "device": device,
+        },
+    )
+
+
+def full_attention_pool(
+    geometry: Geometry, *, head_dim: int = PAGED_HEAD_DIM, device: str = "cpu"
+) -> Any:
+    """An `MHATokenToKVPool` with one layer, as a runner builds it for full attention alone."""
+    return call_with_known(
+        MHATokenToKVPool,
+        {
+            "size": geometry.pool_tokens,
+            "page_size": geometry.page_size,
+            "dtype": torch.bfloat16,
+            "head_num": 1,
+            "head_dim": head_dim,
+            "layer_num": 1,
+            "device": device,
+            "enable_memory_saver": False,
         },
     )
 

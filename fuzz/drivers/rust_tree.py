@@ -44,7 +44,7 @@ class _Seen(NamedTuple):
         locs: every location of the tree, in the order of the walk.
         follows: the location that each of those follows on its path.
         paths: locations from the root to each node's end, where ``follows`` does not tell.
-        swa: each node's SWA locations; None for a tombstone.
+        swa: each node's SWA locations; None for a tombstone, none where nothing slides.
         unlocked: locations whose node no request locks.
         swa_unlocked: the same of the window's locks.
         computed: what was computed at the locations, in the order of the walk.
@@ -63,8 +63,9 @@ class _Seen(NamedTuple):
 class RustTreeReader:
     """Finds the nodes of one tree core; make a new one when the tree is reset."""
 
-    def __init__(self, core: Any, *, bigram: bool) -> None:
+    def __init__(self, core: Any, *, bigram: bool, has_swa: bool) -> None:
         self._core = core
+        self._has_swa = has_swa
         self._bigram = bigram
         self._root: int = core.root_node_handle()
         self._alive: list[int] = []
@@ -110,9 +111,13 @@ class RustTreeReader:
                 core.collect_full_device_indices(node_id, self._root).tolist()
                 for node_id, _ in values
             ],
-            swa=self._read([node_id for node_id, _ in values], ComponentType.SWA),
+            swa=self._read([node_id for node_id, _ in values], ComponentType.SWA)
+            if self._has_swa
+            else [[] for _ in values],
             unlocked=core.walk_for_kv_canary(True, False).slot_indices.tolist() if locs else [],
-            swa_unlocked=core.walk_for_kv_canary(True, True).slot_indices.tolist() if locs else [],
+            swa_unlocked=core.walk_for_kv_canary(True, True).slot_indices.tolist()
+            if locs and self._has_swa
+            else locs,
             computed=[computed[loc] for loc in locs],
         )
 

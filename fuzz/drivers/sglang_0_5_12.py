@@ -9,6 +9,8 @@ import torch
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.chunk_cache import SWAChunkCache
+from sglang.srt.mem_cache.hiradix_cache import HiRadixCache
+from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.mem_cache.swa_radix_cache import SWARadixCache
 from sglang.srt.mem_cache.unified_cache_components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
@@ -20,16 +22,20 @@ class Engine(sglang_0_5_13.Engine):
     """Adapter of the 0.5.12 family."""
 
     def _make_tree(self) -> Any:
-        # Scheduler.init_cache_with_memory_pool, for a model with a sliding window
+        # Scheduler.init_cache_with_memory_pool
         params = CacheInitParams(
             disable=not self.choice.reuses,
             req_to_token_pool=self.requests,
             token_to_kv_pool_allocator=self.allocator,
             page_size=self.geometry.page_size,
             chunked_prefill_size=self.server_args.chunked_prefill_size,
-            sliding_window_size=self.geometry.window,
+            sliding_window_size=self.geometry.window if self.choice.slides else None,
             is_eagle=self.algorithm.is_eagle(),
         )
+        if self.choice.has_host_pool:
+            return HiRadixCache(params=params, server_args=self.server_args)
+        if not self.choice.slides:
+            return RadixCache(params)
         if not self.choice.reuses:
             return SWAChunkCache(params)
         if envs.SGLANG_ENABLE_UNIFIED_RADIX_TREE.get():

@@ -13,9 +13,12 @@ from sglang.srt.mem_cache import common
 
 from kvproof.fuzz.drivers.base import ReleaseEngine
 from kvproof.fuzz.drivers.tree import (
+    Look,
     SeenLock,
     SeenNode,
     look_at_components,
+    look_at_full_component,
+    look_at_full_node,
     look_at_swa_node,
     walk,
 )
@@ -48,8 +51,13 @@ class Engine(ReleaseEngine):
 
     def _nodes(self) -> Iterable[SeenNode]:
         if hasattr(self.tree, "tree_components"):
-            return walk(self.tree.root_node, look_at_components(self._component))
-        return walk(self.tree.root_node, look_at_swa_node)
+            return walk(self.tree.root_node, self._look_at_components())
+        slides = self.choice.slides
+        return walk(self.tree.root_node, look_at_swa_node if slides else look_at_full_node)
+
+    def _look_at_components(self) -> Look:
+        look = look_at_components if self.choice.slides else look_at_full_component
+        return look(self._component)
 
     @cached_property
     def _component(self) -> Any:

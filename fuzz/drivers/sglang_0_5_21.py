@@ -12,7 +12,7 @@ from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 
 from kvproof.fuzz.drivers import sglang_0_5_20
 from kvproof.fuzz.drivers.rust_tree import RustTreeReader
-from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, look_at_components, walk
+from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, walk
 from kvproof.model.facts import Locks
 
 
@@ -31,7 +31,7 @@ class Engine(sglang_0_5_20.Engine):
         return (
             None
             if core is None or isinstance(core, UnifiedTreeCore)
-            else RustTreeReader(core, bigram=self._bigram_keys())
+            else RustTreeReader(core, bigram=self._bigram_keys(), has_swa=self.choice.slides)
         )
 
     @property
@@ -76,7 +76,7 @@ class Engine(sglang_0_5_20.Engine):
 
     def _nodes(self) -> Iterable[SeenNode]:
         if self._reader is None:
-            return walk(self._core.root_node, look_at_components(self._component))
+            return walk(self._core.root_node, self._look_at_components())
         return self._reader.nodes(self._computed)
 
     def _lock(self, req: Any) -> SeenLock | None:

@@ -76,6 +76,28 @@ def look_at_swa_node(node: Any, parent: int) -> SeenNode | None:
     )  # fmt: skip
 
 
+def look_at_full_node(node: Any, parent: int) -> SeenNode | None:
+    """A node of `RadixCache` or `HiRadixCache`, which know of no window."""
+    return _full_node(node, parent, node.value, node.lock_ref)
+
+
+def look_at_full_component(component: Any) -> Look:
+    """The same of `UnifiedRadixCache` in Python, where the full component is the only one."""
+
+    def look(node: Any, parent: int) -> SeenNode | None:
+        full = node.component_data[component.FULL]
+        return _full_node(node, parent, full.value, full.lock_ref)
+
+    return look
+
+
+def _full_node(node: Any, parent: int, value: Any, lock: int) -> SeenNode | None:
+    if value is None:
+        return None
+    tokens, locs = tuple(node.key.token_ids), tuple(value.tolist())
+    return SeenNode(node.id, parent, tokens, locs, lock, 0, False)
+
+
 def look_at_components(component: Any) -> Look:
     """What reads a node of `UnifiedRadixCache` in Python, given the release's component types."""
 

@@ -70,7 +70,10 @@ def main(root: Path, table: str, gate: Gate, names: list[str], wire: IO[bytes]) 
         from kvproof.kernels.engines import shims
 
         try:
-            installed = shims.install(rocm_gate=gate == "on", allocator_twins=True)
+            # Host pools are played with the gate off, where there is no ring.
+            installed = shims.install(
+                rocm_gate=gate == "on", allocator_twins=True, host_pool=gate == "off"
+            )
         except Exception as error:
             traceback.print_exc()
             _send(wire, Failed(reason=f"{type(error).__name__}: {error}"))

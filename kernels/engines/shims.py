@@ -339,6 +339,16 @@ _HOST_POOLS = ("memory_pool_host", "pool_host.base", "pool_host.mha", "pool_host
 """Modules of ``mem_cache`` with host pools; not every release has all of them."""
 
 
+def _unpinned(allocate: Any) -> Any:
+    """A host pool's way to get memory, without what pins it."""
+
+    def unpinned(dims: Any, *, pin_memory: bool, **rest: Any) -> Any:
+        del pin_memory
+        return allocate(dims, pin_memory=False, **rest)
+
+    return unpinned
+
+
 def _host_pool() -> list[Shim]:
     """What a host pool needs of a GPU: its driver, and the copies between host and device."""
     import torch
@@ -362,18 +372,31 @@ def _host_pool() -> list[Shim]:
         place = f"sglang.srt.mem_cache.{name}"
         with contextlib.suppress(ModuleNotFoundError):  # a release without it has another of them
             modules.append(importlib.import_module(place))
+    if not any(hasattr(module, "MHATokenToKVPoolHost") for module in modules):
+        raise ShimError("the engine has no host pools where kvproof looks for them")
     for module in modules:
         for name in ("_cuda_host_register", "_cuda_host_unregister"):
             if hasattr(module, name):
                 setattr(module, name, lambda *_: None)
+        if hasattr(module, "alloc_with_host_register"):  # up to 0.5.13
+            module.alloc_with_host_register = _unpinned(module.alloc_with_host_register)  # type: ignore[attr-defined]
         if hasattr(module, "HICACHE_HOST_MEMORY_RESERVE_BYTES"):
             module.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # type: ignore[attr-defined]
         if hasattr(module, "MHATokenToKVPoolHost"):
             module.transfer_kv_direct = copy_pages  # type: ignore[attr-defined]
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     return [
         Shim(
+            name="process-group",
+            replaces="the process group of a server's ranks: one of a single rank",
+            reason="HiRadixCache asks for its size; nothing is sent, since nobody else is in it",
+        ),
+        Shim(
             name="host-registration",
-            replaces="_cuda_host_register and _cuda_host_unregister of host pools",
+            replaces="_cuda_host_register and _cuda_host_unregister of host pools, up to 0.5.13 "
+            "pin_memory of alloc_with_host_register",
             reason="they pin memory with the CUDA driver, for copies that no CPU makes",
         ),
         Shim(

@@ -4,6 +4,7 @@ The SWA pool has no marks of who wrote a location, so the writers are kept here,
 ring rows. A location of the tree is written by one request and read by others: right is whoever
 wrote it for the same position of the same prefix. Where a driver marks rows (a hierarchical cache,
 which copies them behind the map's back) the marks say who wrote them, in the full pool too.
+Where nothing slides there is no SWA pool, and the marks of the full pool are all that is judged.
 """
 
 from __future__ import annotations

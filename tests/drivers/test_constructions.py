@@ -41,6 +41,7 @@ TREES = {
     ("0.5.15", "paged-swa-early-release"): "SWARadixCache",
     ("0.5.15", "paged-swa-chunk"): "SWAChunkCache",
     ("0.5.15", "chunk"): "SWAChunkCache",
+    ("0.5.15", "paged"): "RadixCache",
     ("0.5.16", "paged-swa"): "UnifiedRadixCache",
     ("0.5.16", "paged-swa-SWARadixCache"): "SWARadixCache",
     ("0.5.16", "paged-swa-early-release"): "UnifiedRadixCache",
@@ -51,6 +52,7 @@ TREES = {
     ("0.5.23", "paged-swa-early-release"): "UnifiedRadixCache",
     ("0.5.23", "paged-swa-chunk"): "UnifiedRadixCache",
     ("0.5.23", "chunk"): "UnifiedRadixCache",
+    ("0.5.23", "paged"): "UnifiedRadixCache",
 }
 
 
@@ -69,12 +71,13 @@ def test_a_life_on_each_construction(start, target):
     assert not [fact for fact in log if isinstance(fact, Skipped)]
     assert started.classes["tree"].endswith(f".{TREES[target]}")
     choice = CONSTRUCTIONS[name]
-    assert started.classes["kv pool"].endswith(".SWAKVPool") == choice.paged
+    has_swa = choice.paged and choice.slides
+    assert started.classes["kv pool"].endswith(".SWAKVPool") == has_swa
     matched = [fact.matched_len for fact in log if isinstance(fact, Admitted)]
     assert (max(matched) > 0) == choice.reuses
     snapshots = [fact for fact in log if isinstance(fact, Pools)]
-    assert all((pools.swa is not None) == choice.paged for pools in snapshots)
-    if choice.paged:
+    assert all((pools.swa is not None) == has_swa for pools in snapshots)
+    if has_swa:
         assert_the_pool_is_told(snapshots, reuses=choice.reuses)
     assert not {
         broken: found.sentence for broken, found in check(log).violations.items()

@@ -139,6 +139,6 @@ def test_everything_works_in_the_newest_release() -> None:
     diagnosis = diagnose(engine)
     failed = [result for result in diagnosis.results if result.status == "not ok"]
     assert failed == []
-    assert {"rocm-gate", "stubs"} <= {shim.name for shim in diagnosis.shims}
+    assert {"rocm-gate", "stubs", "host-copies"} <= {shim.name for shim in diagnosis.shims}
     assert all(shim.replaces and shim.reason for shim in diagnosis.shims)
     assert diagnosis.stubs

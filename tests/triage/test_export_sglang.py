@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import subprocess
@@ -246,6 +247,15 @@ def test_what_it_does_not_play_is_refused(field: str, reason: str) -> None:
     geometry = replace(EVERYTHING.geometry, **{field: 1 if field == "overlap" else 3})
     with pytest.raises(EngineError, match=reason):
         sglang_test(case(replace(EVERYTHING, geometry=geometry), "PARTITION"), run_of(EVERYTHING))
+
+
+@pytest.mark.parametrize("construction", ["paged", "paged-hicache", "paged-swa-hicache"])
+def test_pools_that_it_does_not_build_are_refused(construction: str) -> None:
+    run = run_of(EVERYTHING)
+    other = Run(target=dataclasses.replace(run.target, construction=construction), log=run.log)
+    with pytest.raises(EngineError, match="neither its tree nor its pools") as refused:
+        sglang_test(case(EVERYTHING, "PARTITION"), other)
+    assert "--as pytest" in refused.value.fix
 
 
 def test_a_tree_of_another_class_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
