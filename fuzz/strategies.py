@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
@@ -123,24 +124,39 @@ def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
     )
 
 
-@st.composite
-def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
+@cache
+def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
     """Geometries; the pool holds a few requests, so that eviction happens."""
-    window, page_size = draw(st.sampled_from(draw(st.sampled_from(sizes.windows_and_pages()))))
-    draft_tokens, overlap = draw(st.sampled_from(sizes.drafts_and_overlaps()))
+    return st.builds(
+        _geometry,
+        st.one_of([st.sampled_from(alike) for alike in sizes.windows_and_pages()]),
+        st.sampled_from(sizes.drafts_and_overlaps()),
+        st.sampled_from(sizes.slots),
+        st.sampled_from(sizes.pool_tokens),
+        st.sampled_from(sizes.swa_shares or (0,)),
+    )
+
+
+def _geometry(
+    window_and_page: tuple[int, int],
+    drafts_and_overlap: tuple[int, int],
+    slots: int,
+    pool_tokens: int,
+    share: int,
+) -> Geometry:
+    window, page_size = window_and_page
+    draft_tokens, overlap = drafts_and_overlap
     geometry = Geometry(
         window=window,
         page_size=page_size,
-        slots=draw(st.sampled_from(sizes.slots)),
-        pool_tokens=draw(st.sampled_from(sizes.pool_tokens)),
+        slots=slots,
+        pool_tokens=pool_tokens,
         # With a draft longer than the window an older release drops keys of accepted tokens,
         # whatever the stride (R7); no server has one.
         draft_tokens=min(window, draft_tokens),
         overlap=overlap or msgspec.UNSET,
     )
-    if sizes.swa_shares:
-        geometry = _with_swa_pool(geometry, draw(st.sampled_from(sizes.swa_shares)))
-    return geometry
+    return _with_swa_pool(geometry, share) if share else geometry
 
 
 def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
@@ -148,14 +164,20 @@ def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
     return replace(geometry, swa_tokens=tokens)
 
 
+def _begins(operations: Sequence[Operation]) -> bool:
+    """Whether there is a prefill: without one there is nothing to see, whatever else is done."""
+    return any(isinstance(operation, Prefill) for operation in operations)
+
+
 # Arbitrary
 
 
-def _arbitrary_operations() -> SearchStrategy[Operation]:
+@cache
+def _arbitrary_operations() -> SearchStrategy[Sequence[Operation]]:
     names = st.sampled_from(NAMES[:4])
     lengths = st.integers(0, MAX_TOKENS)
     prompts = st.lists(st.builds(Piece, names, lengths), max_size=3).map(tuple)
-    return st.one_of(
+    operation = st.one_of(
         st.builds(Submit, request=names, prompt=prompts),
         st.builds(Prefill, request=names, tokens=st.none() | lengths),
         st.builds(Decode, pad=st.integers(0, 3)),
@@ -172,6 +194,7 @@ def _arbitrary_operations() -> SearchStrategy[Operation]:
         st.builds(Flush),
         st.builds(Complete),
     )
+    return st.lists(operation, max_size=MAX_MOVES).map(tuple)
 
 
 def arbitrary_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
@@ -179,7 +202,7 @@ def arbitrary_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
     return st.builds(
         Scenario,
         geometry=geometries(sizes or Sizes()),
-        operations=st.lists(_arbitrary_operations(), max_size=MAX_MOVES).map(tuple),
+        operations=_arbitrary_operations().filter(_begins),
     )
 
 
@@ -408,8 +431,22 @@ def _move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchSt
     return st.tuples(st.just(act), st.tuples(*arguments))
 
 
-@cache  # to build a strategy anew takes longer than to draw from it
-def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+def _moves(geometry: Geometry, on: Swarm) -> SearchStrategy[Move]:
+    """The moves of a scenario: those whose kind it has, each as often as it stands there."""
+    # Alike are geometries that differ in nothing that a move is drawn from.
+    page = geometry.page_size
+    swa_tokens = msgspec.UNSET if geometry.swa_tokens is msgspec.UNSET else page
+    alike = replace(geometry, slots=1, pool_tokens=page, swa_tokens=swa_tokens)
+    return _moves_of_kinds(alike, on)
+
+
+@lru_cache(maxsize=256)  # to build a strategy anew takes longer than to draw from it
+def _moves_of_kinds(geometry: Geometry, on: Swarm) -> SearchStrategy[Move]:
+    return st.one_of([move for kind, move in _moves_by_kind(geometry) if kind in on])
+
+
+@cache
+def _moves_by_kind(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """What a scenario's moves are drawn from, each with the kind that it needs.
 
     The first one is the simplest: shrinking turns a move into a rest where it cannot drop it.
@@ -510,9 +547,11 @@ def likely_scenarios(draw: DrawFn, sizes: Sizes | None = None, *, swarm: bool = 
     """
     geometry = draw(geometries(sizes or Sizes()))
     on = draw(swarms()) if swarm else EVERYTHING
-    moves = st.one_of([move for kind, move in _moves(geometry) if kind in on])
+    moves = _moves(geometry, on)
     drawn = draw(st.lists(moves, min_size=MIN_MOVES, max_size=MAX_MOVES))
-    return _spell_out(geometry, on, drawn)
+    scenario = _spell_out(geometry, on, drawn)
+    assume(_begins(scenario.operations))
+    return scenario
 
 
 PALETTE = 48
@@ -533,7 +572,7 @@ def histories(
     """
     geometry = draw(geometries(sizes or Sizes()))
     on = draw(swarms()) if swarm and draw(st.booleans()) else EVERYTHING
-    moves = st.one_of([move for kind, move in _moves(geometry) if kind in on])
+    moves = _moves(geometry, on)
     # With one arrival at least, so that something can happen.
     palette = [_FIRST, *draw(st.lists(moves, min_size=PALETTE, max_size=PALETTE))]
     order = random.Random(draw(st.integers(0, 2**32 - 1)))
@@ -546,6 +585,7 @@ def histories(
     return Scenario(geometry=geometry, operations=tuple(sketch.operations[:operations]))
 
 
+@cache
 def scenarios(sizes: Sizes | None = None, *, swarm: bool = True) -> SearchStrategy[Scenario]:
     """What campaigns draw: likely scenarios, and an arbitrary one now and then.
 
