@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import groupby
+from math import prod
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -304,7 +305,12 @@ def _arrive(sketch: _Sketch, parent: int, cut: int, tail: int, budget: int) -> N
 
 
 def _come_back(sketch: _Sketch, parent: int, cut: int, tail: int, which: int) -> None:
-    """A request leaves, another takes its slot, with a shared prefix, and decodes."""
+    """A request leaves, another takes its slot, with a shared prefix, and decodes.
+
+    It comes first where none runs: this is where most such caches break.
+    """
+    if not sketch.running:
+        _arrive(sketch, parent, 0, tail, 0)
     _finish(sketch, which)
     if sketch.geometry.overlap:
         _decode(sketch, 0)  # the slot is free once the host knows of the end
@@ -416,19 +422,26 @@ def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
 
-def _change_hands(sketch: _Sketch, parent: int, tail: int, which: int) -> None:
-    """A slot changes hands while a step of its last tenant is in flight."""
-    if not sketch.running:
-        _arrive(sketch, parent, 0, tail, 0)
-    _come_back(sketch, parent, 0, tail, which)
-
-
 def _complete(sketch: _Sketch) -> None:
     sketch.operations.append(Complete())
 
 
-def _move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchStrategy[Move]:
-    return st.tuples(st.just(act), st.tuples(*arguments))
+def _move(act: Callable[..., None], *arguments: Sequence[int]) -> SearchStrategy[Move]:
+    """A move with one of the options of each argument, the simplest of which come first.
+
+    One number chooses them all: what Hypothesis does for each choice is most of what a scenario
+    costs to draw.
+    """
+
+    def chosen(number: int) -> Move:
+        options: list[int] = []
+        for each in arguments:
+            number, at = divmod(number, len(each))
+            options.append(each[at])
+        return act, tuple(options)
+
+    choices = prod(map(len, arguments))
+    return st.integers(0, choices - 1).map(chosen) if choices > 1 else st.just(chosen(0))
 
 
 def _moves(geometry: Geometry, on: Swarm) -> SearchStrategy[Move]:
@@ -461,23 +474,24 @@ def _moves_by_kind(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]
             if 1 <= edge <= MAX_TOKENS - 2
         }
     )
-    tails = st.integers(1, window) | st.sampled_from(edges)
+    short = range(1, window + 1)
+    tails = (*short, *short, *edges)
     chunks = (page_size, 2 * page_size, page_ceil(window, page_size))
-    which = st.integers(0, 2)
+    which = range(3)
 
-    cuts = st.sampled_from((0, 0, 1, page_size - 1, page_size, 2 * page_size))
+    cuts = (0, 0, 1, page_size - 1, page_size, 2 * page_size)
     arrive = _move(
         _arrive,
-        st.sampled_from((0, 1, 1, 2)),
+        (0, 1, 1, 2),
         cuts,
         tails,
-        st.sampled_from((0, 0, 0, *chunks)),
+        (0, 0, 0, *chunks),
     )
-    come_back = _move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which)
-    decode = _move(_decode, st.sampled_from((0, 0, 1, 2)))
-    kept = st.integers(1, geometry.draft_tokens)
-    few = st.sampled_from((0, 0, 1))
-    verify = _move(_verify, kept, few, which, few | kept)
+    come_back = _move(_come_back, (1, 2), cuts, short, which)
+    decode = _move(_decode, (0, 0, 1, 2))
+    kept = range(1, geometry.draft_tokens + 1)
+    few = (0, 0, 1)
+    verify = _move(_verify, kept, few, which, (*few, *kept))
     # An arrival and a departure each stand more than once: what breaks needs several of them.
     # A real engine that drafts decodes no other way; the model does both.
     step: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (("decode", decode),)
@@ -493,14 +507,15 @@ def _moves_by_kind(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]
         ("finish", _move(_finish, which)),
         ("arrive", arrive),
         ("come back", come_back),
-        ("chunks", _move(_continue, st.sampled_from((0, *chunks)))),
-        ("chunks", _move(_continue, st.sampled_from(chunks))),
+        ("come back", come_back),
+        ("chunks", _move(_continue, (0, *chunks))),
+        ("chunks", _move(_continue, chunks)),
         ("decode", decode),
-        ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
+        ("evict", _move(_evict, range(1, MAX_TOKENS + 1))),
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
-        *_overlap_moves(geometry),
+        *_overlap_moves(geometry, come_back),
         ("flush", _move(_flush)),
     )
 
@@ -509,24 +524,24 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     """Moves that matter where the window lives in a pool of its own."""
     if geometry.swa_tokens is msgspec.UNSET:
         return ()
-    recompute = _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window))
+    recompute = _move(_recompute, (1, 2), range(1, geometry.window + 1))
     return (
-        ("evict SWA", _move(_evict_swa, st.integers(1, MAX_TOKENS))),
-        ("decode past", _move(_decode_past, st.integers(0, geometry.page_size))),
+        ("evict SWA", _move(_evict_swa, range(1, MAX_TOKENS + 1))),
+        ("decode past", _move(_decode_past, range(geometry.page_size + 1))),
         ("recompute", recompute),
         ("recompute", recompute),
-        ("cuts", _move(_branch, st.integers(1, geometry.window))),
+        ("cuts", _move(_branch, range(1, geometry.window + 1))),
     )
 
 
-def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+def _overlap_moves(
+    geometry: Geometry, come_back: SearchStrategy[Move]
+) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """Moves that matter with overlap scheduling."""
     if not geometry.overlap:
         return ()
-    tails, which = st.integers(1, geometry.window), st.integers(0, 2)
-    change_hands = _move(_change_hands, st.sampled_from((1, 2)), tails, which)
-    # Whatever else is on: it is what a step in flight may meet.
-    return (("arrive", change_hands), ("arrive", change_hands), ("complete", _move(_complete)))
+    # Whatever else is on: a slot changes hands while a step of its last tenant is in flight.
+    return (("arrive", come_back), ("arrive", come_back), ("complete", _move(_complete)))
 
 
 def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:
