@@ -42,8 +42,8 @@ class Sought:
     shrink_seconds: float = 0.0
 
 
-class _EndError(Exception):
-    """Raised for Hypothesis, which draws no more."""
+class _EndError(BaseException):
+    """Ends the drawing at once. A failure Hypothesis would draw, play and report a second time."""
 
 
 def seek(

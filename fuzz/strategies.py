@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
+from math import prod
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
@@ -125,24 +127,39 @@ def _likeness(pair: tuple[int, int]) -> tuple[int, int]:
     )
 
 
-@st.composite
-def geometries(draw: DrawFn, sizes: Sizes) -> Geometry:
+@cache
+def geometries(sizes: Sizes) -> SearchStrategy[Geometry]:
     """Geometries; the pool holds a few requests, so that eviction happens."""
-    window, page_size = draw(st.sampled_from(draw(st.sampled_from(sizes.windows_and_pages()))))
-    draft_tokens, overlap = draw(st.sampled_from(sizes.drafts_and_overlaps()))
+    return st.builds(
+        _geometry,
+        st.one_of([st.sampled_from(alike) for alike in sizes.windows_and_pages()]),
+        st.sampled_from(sizes.drafts_and_overlaps()),
+        st.sampled_from(sizes.slots),
+        st.sampled_from(sizes.pool_tokens),
+        st.sampled_from(sizes.swa_shares or (0,)),
+    )
+
+
+def _geometry(
+    window_and_page: tuple[int, int],
+    drafts_and_overlap: tuple[int, int],
+    slots: int,
+    pool_tokens: int,
+    share: int,
+) -> Geometry:
+    window, page_size = window_and_page
+    draft_tokens, overlap = drafts_and_overlap
     geometry = Geometry(
         window=window,
         page_size=page_size,
-        slots=draw(st.sampled_from(sizes.slots)),
-        pool_tokens=draw(st.sampled_from(sizes.pool_tokens)),
+        slots=slots,
+        pool_tokens=pool_tokens,
         # With a draft longer than the window an older release drops keys of accepted tokens,
         # whatever the stride (R7); no server has one.
         draft_tokens=min(window, draft_tokens),
         overlap=overlap or msgspec.UNSET,
     )
-    if sizes.swa_shares:
-        geometry = _with_swa_pool(geometry, draw(st.sampled_from(sizes.swa_shares)))
-    return geometry
+    return _with_swa_pool(geometry, share) if share else geometry
 
 
 def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
@@ -150,14 +167,20 @@ def _with_swa_pool(geometry: Geometry, share: int) -> Geometry:
     return replace(geometry, swa_tokens=tokens)
 
 
+def _begins(operations: Sequence[Operation]) -> bool:
+    """Whether there is a prefill: without one there is nothing to see, whatever else is done."""
+    return any(isinstance(operation, Prefill) for operation in operations)
+
+
 # Arbitrary
 
 
-def _arbitrary_operations() -> SearchStrategy[Operation]:
+@cache
+def _arbitrary_operations() -> SearchStrategy[Sequence[Operation]]:
     names = st.sampled_from(NAMES[:4])
     lengths = st.integers(0, MAX_TOKENS)
     prompts = st.lists(st.builds(Piece, names, lengths), max_size=3).map(tuple)
-    return st.one_of(
+    operation = st.one_of(
         st.builds(Submit, request=names, prompt=prompts),
         st.builds(Prefill, request=names, tokens=st.none() | lengths),
         st.builds(Decode, pad=st.integers(0, 3)),
@@ -174,6 +197,7 @@ def _arbitrary_operations() -> SearchStrategy[Operation]:
         st.builds(Flush),
         st.builds(Complete),
     )
+    return st.lists(operation, max_size=MAX_MOVES).map(tuple)
 
 
 def arbitrary_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
@@ -181,7 +205,7 @@ def arbitrary_scenarios(sizes: Sizes | None = None) -> SearchStrategy[Scenario]:
     return st.builds(
         Scenario,
         geometry=geometries(sizes or Sizes()),
-        operations=st.lists(_arbitrary_operations(), max_size=MAX_MOVES).map(tuple),
+        operations=_arbitrary_operations().filter(_begins),
     )
 
 
@@ -283,7 +307,12 @@ def _arrive(sketch: _Sketch, parent: int, cut: int, tail: int, budget: int) -> N
 
 
 def _come_back(sketch: _Sketch, parent: int, cut: int, tail: int, which: int) -> None:
-    """A request leaves, another takes its slot, with a shared prefix, and decodes."""
+    """A request leaves, another takes its slot, with a shared prefix, and decodes.
+
+    It comes first where none runs: this is where most such caches break.
+    """
+    if not sketch.running:
+        _arrive(sketch, parent, 0, tail, 0)
     _finish(sketch, which)
     if sketch.geometry.overlap:
         _step(sketch)  # the slot is free once the host knows of the end
@@ -432,23 +461,46 @@ def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
 
-def _change_hands(sketch: _Sketch, parent: int, tail: int, which: int) -> None:
-    """A slot changes hands while a step of its last tenant is in flight."""
-    if not sketch.running:
-        _arrive(sketch, parent, 0, tail, 0)
-    _come_back(sketch, parent, 0, tail, which)
-
-
 def _complete(sketch: _Sketch) -> None:
     sketch.operations.append(Complete())
 
 
-def _move(act: Callable[..., None], *arguments: SearchStrategy[int]) -> SearchStrategy[Move]:
-    return st.tuples(st.just(act), st.tuples(*arguments))
+def _move(act: Callable[..., None], *arguments: Sequence[int]) -> SearchStrategy[Move]:
+    """A move with one of the options of each argument, the simplest of which come first.
+
+    One number chooses them all: what Hypothesis does for each choice is most of what a scenario
+    costs to draw.
+    """
+
+    def chosen(number: int) -> Move:
+        options: list[int] = []
+        for each in arguments:
+            number, at = divmod(number, len(each))
+            options.append(each[at])
+        return act, tuple(options)
+
+    choices = prod(map(len, arguments))
+    return st.integers(0, choices - 1).map(chosen) if choices > 1 else st.just(chosen(0))
 
 
-@cache  # to build a strategy anew takes longer than to draw from it
-def _moves(geometry: Geometry, host_pool: bool) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+def _moves(geometry: Geometry, on: Swarm, *, host_pool: bool) -> SearchStrategy[Move]:
+    """The moves of a scenario: those whose kind it has, each as often as it stands there."""
+    # Alike are geometries that differ in nothing that a move is drawn from.
+    page = geometry.page_size
+    swa_tokens = msgspec.UNSET if geometry.swa_tokens is msgspec.UNSET else page
+    alike = replace(geometry, slots=1, pool_tokens=page, swa_tokens=swa_tokens)
+    return _moves_of_kinds(alike, on, host_pool)
+
+
+@lru_cache(maxsize=256)  # to build a strategy anew takes longer than to draw from it
+def _moves_of_kinds(geometry: Geometry, on: Swarm, host_pool: bool) -> SearchStrategy[Move]:
+    return st.one_of([move for kind, move in _moves_by_kind(geometry, host_pool) if kind in on])
+
+
+@cache
+def _moves_by_kind(
+    geometry: Geometry, host_pool: bool
+) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """What a scenario's moves are drawn from, each with the kind that it needs.
 
     The first one is the simplest: shrinking turns a move into a rest where it cannot drop it.
@@ -463,23 +515,24 @@ def _moves(geometry: Geometry, host_pool: bool) -> tuple[tuple[Kind, SearchStrat
             if 1 <= edge <= MAX_TOKENS - 2
         }
     )
-    tails = st.integers(1, window) | st.sampled_from(edges)
+    short = range(1, window + 1)
+    tails = (*short, *short, *edges)
     chunks = (page_size, 2 * page_size, page_ceil(window, page_size))
-    which = st.integers(0, 2)
+    which = range(3)
 
-    cuts = st.sampled_from((0, 0, 1, page_size - 1, page_size, 2 * page_size))
+    cuts = (0, 0, 1, page_size - 1, page_size, 2 * page_size)
     arrive = _move(
         _arrive,
-        st.sampled_from((0, 1, 1, 2)),
+        (0, 1, 1, 2),
         cuts,
         tails,
-        st.sampled_from((0, 0, 0, *chunks)),
+        (0, 0, 0, *chunks),
     )
-    come_back = _move(_come_back, st.sampled_from((1, 2)), cuts, st.integers(1, window), which)
-    decode = _move(_decode, st.sampled_from((0, 0, 1, 2)))
-    kept = st.integers(1, geometry.draft_tokens)
-    few = st.sampled_from((0, 0, 1))
-    verify = _move(_verify, kept, few, which, few | kept)
+    come_back = _move(_come_back, (1, 2), cuts, short, which)
+    decode = _move(_decode, (0, 0, 1, 2))
+    kept = range(1, geometry.draft_tokens + 1)
+    few = (0, 0, 1)
+    verify = _move(_verify, kept, few, which, (*few, *kept))
     # An arrival and a departure each stand more than once: what breaks needs several of them.
     # A real engine that drafts decodes no other way; the model does both.
     step: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (("decode", decode),)
@@ -495,16 +548,17 @@ def _moves(geometry: Geometry, host_pool: bool) -> tuple[tuple[Kind, SearchStrat
         ("finish", _move(_finish, which)),
         ("arrive", arrive),
         ("come back", come_back),
-        ("chunks", _move(_continue, st.sampled_from((0, *chunks)))),
-        ("chunks", _move(_continue, st.sampled_from(chunks))),
+        ("come back", come_back),
+        ("chunks", _move(_continue, (0, *chunks))),
+        ("chunks", _move(_continue, chunks)),
         ("decode", decode),
-        ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
-        ("evict", _move(_leave_and_evict, which, st.integers(1, MAX_TOKENS))),
+        ("evict", _move(_evict, range(1, MAX_TOKENS + 1))),
+        ("evict", _move(_leave_and_evict, which, range(1, MAX_TOKENS + 1))),
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
         *(_host_moves(geometry) if host_pool else ()),
-        *_overlap_moves(geometry),
+        *_overlap_moves(geometry, come_back),
         ("flush", _move(_flush)),
     )
 
@@ -513,13 +567,13 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     """Moves that matter where the window lives in a pool of its own."""
     if geometry.swa_tokens is msgspec.UNSET:
         return ()
-    recompute = _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window))
+    recompute = _move(_recompute, (1, 2), range(1, geometry.window + 1))
     return (
-        ("evict SWA", _move(_evict_swa, st.integers(1, MAX_TOKENS))),
-        ("decode past", _move(_decode_past, st.integers(0, geometry.page_size))),
+        ("evict SWA", _move(_evict_swa, range(1, MAX_TOKENS + 1))),
+        ("decode past", _move(_decode_past, range(geometry.page_size + 1))),
         ("recompute", recompute),
         ("recompute", recompute),
-        ("cuts", _move(_branch, st.integers(1, geometry.window))),
+        ("cuts", _move(_branch, range(1, geometry.window + 1))),
     )
 
 
@@ -531,23 +585,23 @@ def _host_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], 
     shortest = 2 * page_size if has_swa else LOADED_TOKENS
     there_and_back = _move(
         _there_and_back,
-        st.sampled_from((0, 0, 1)),
-        st.integers(shortest, MAX_TOKENS - window),
-        st.integers(0, 1) if has_swa else st.just(0),
-        st.sampled_from((0, 1, page_size, window + page_size)),
-        st.integers(1, window),
+        (0, 0, 1),
+        range(shortest, MAX_TOKENS - window + 1),
+        (0, 1) if has_swa else (0,),
+        (0, 1, page_size, window + page_size),
+        range(1, window + 1),
     )
     return (("evict", there_and_back),)
 
 
-def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
+def _overlap_moves(
+    geometry: Geometry, come_back: SearchStrategy[Move]
+) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """Moves that matter with overlap scheduling."""
     if not geometry.overlap:
         return ()
-    tails, which = st.integers(1, geometry.window), st.integers(0, 2)
-    change_hands = _move(_change_hands, st.sampled_from((1, 2)), tails, which)
-    # Whatever else is on: it is what a step in flight may meet.
-    return (("arrive", change_hands), ("arrive", change_hands), ("complete", _move(_complete)))
+    # Whatever else is on: a slot changes hands while a step of its last tenant is in flight.
+    return (("arrive", come_back), ("arrive", come_back), ("complete", _move(_complete)))
 
 
 def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:
@@ -569,9 +623,11 @@ def likely_scenarios(draw: DrawFn, sizes: Sizes | None = None, *, swarm: bool = 
     sizes = sizes or Sizes()
     geometry = draw(geometries(sizes))
     on = draw(swarms()) if swarm else EVERYTHING
-    moves = st.one_of([move for kind, move in _moves(geometry, sizes.host_pool) if kind in on])
+    moves = _moves(geometry, on, host_pool=sizes.host_pool)
     drawn = draw(st.lists(moves, min_size=MIN_MOVES, max_size=MAX_MOVES))
-    return _spell_out(geometry, on, drawn)
+    scenario = _spell_out(geometry, on, drawn)
+    assume(_begins(scenario.operations))
+    return scenario
 
 
 PALETTE = 48
@@ -593,7 +649,7 @@ def histories(
     sizes = sizes or Sizes()
     geometry = draw(geometries(sizes))
     on = draw(swarms()) if swarm and draw(st.booleans()) else EVERYTHING
-    moves = st.one_of([move for kind, move in _moves(geometry, sizes.host_pool) if kind in on])
+    moves = _moves(geometry, on, host_pool=sizes.host_pool)
     # With one arrival at least, so that something can happen.
     palette = [_FIRST, *draw(st.lists(moves, min_size=PALETTE, max_size=PALETTE))]
     order = random.Random(draw(st.integers(0, 2**32 - 1)))
@@ -606,6 +662,7 @@ def histories(
     return Scenario(geometry=geometry, operations=tuple(sketch.operations[:operations]))
 
 
+@cache
 def scenarios(sizes: Sizes | None = None, *, swarm: bool = True) -> SearchStrategy[Scenario]:
     """What campaigns draw: likely scenarios, and an arbitrary one now and then.
 
