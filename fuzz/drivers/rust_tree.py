@@ -122,7 +122,7 @@ def _counted(core: Any) -> _Counted:
     """The core's binding, with its calls counted from now on."""
     if not isinstance(core._binding, _Counted):
         core._binding = _Counted(core._binding)
-    return core._binding  # type: ignore[no-any-return]
+    return core._binding
 
 
 class RustTreeReader:
