@@ -285,9 +285,16 @@ def number_texts(texts: dict[str, int], prompt: Prompt) -> None:
 
 def token_ids(texts: Mapping[str, int], prompt: Prompt, start: int, end: int) -> list[int]:
     """Token ids of positions ``[start, end)``; ``texts`` comes from `number_texts`."""
-    return [
-        texts[text_at(prompt, position)] * TEXT_TOKENS + position for position in range(start, end)
-    ]
+    ids: list[int] = []
+    at = start
+    while at < end:
+        # The text of this position goes on to the end of its piece, or as the request's answer.
+        text = text_at(prompt, at)
+        until = min([piece.until for piece in prompt if piece.until > at], default=end)
+        first = texts[text] * TEXT_TOKENS
+        ids += range(first + at, first + min(until, end))
+        at = until
+    return ids
 
 
 def refuse_newer_schema(found: object, *, what: str) -> None:

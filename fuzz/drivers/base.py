@@ -640,8 +640,8 @@ class ReleaseEngine:
         """SWA locations of a slot's positions by the map as it is now; None without such a pool."""
         if not self.has_swa_pool:
             return None
-        full = self.requests.req_to_token[slot, start:end]
-        locs: list[int] = self.allocator.full_to_swa_index_mapping[full.to(torch.int64)].tolist()
+        full = self.requests.req_to_token.numpy()[slot, start:end]
+        locs: list[int] = self.allocator.full_to_swa_index_mapping.numpy()[full].tolist()
         return locs
 
     def _swa_pool(self) -> SwaPool:
@@ -656,6 +656,7 @@ class ReleaseEngine:
         )
 
     def _holdings(self, nodes: Sequence[SeenNode]) -> Iterator[Holding]:
+        table = self.requests.req_to_token.numpy()  # no copy; indexed several times as fast
         for name, req in self.held.items():
             slot = self._slot(req)
             if slot is None:
@@ -664,7 +665,7 @@ class ReleaseEngine:
             locked, swa_from = (
                 (None, None) if lock is None else lock_indices(lock, nodes, self._index_of)
             )
-            row = self.requests.req_to_token[slot, : self._allocated_len(req)]
+            row = table[slot, : self._allocated_len(req)]
             yield Holding(
                 request=name,
                 slot=slot,

@@ -10,12 +10,16 @@ What the core's own interface offers is put together:
   locked, not how often, so a lock count is 0 or 1 here.
 - a node's tokens cannot be read back. They are taken from what was computed at its locations, and
   the core's own read-only match must then lead to that very node.
+
+Most operations leave the tree alone. The core's memory is its own, and all that changes it goes
+through its binding, so calls there are counted: while there was none but questions, the answers
+stand. Only tensors are shared with the engine, and what lies in them is looked at each time.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -31,6 +35,29 @@ _GONE = object()
 _NO_LOC = -1
 """What the canary walk says that the first location of a path follows."""
 
+_UNKNOWN = -2
+"""Position of what the walk does not list: nothing can lie behind it."""
+
+
+_QUESTIONS = frozenset(
+    {
+        "collect_full_device_indices",
+        "component_evictable_size",
+        "component_protected_size",
+        "evictable_size",
+        "full_evictable_size",
+        "full_protected_size",
+        "get_component_device_value",
+        "match_full_device_prefix",
+        "protected_size",
+        "root_node_handle",
+        "sanity_check",
+        "total_size",
+        "walk_for_kv_canary",
+    }
+)
+"""Methods of the core's binding that change nothing; any other may."""
+
 
 class TreeReadError(RuntimeError):
     """What the core says about its tree does not fit together."""
@@ -42,6 +69,7 @@ class _Seen(NamedTuple):
     Attributes:
         values: each node's number and locations.
         locs: every location of the tree, in the order of the walk.
+        positions: of those, on their paths.
         follows: the location that each of those follows on its path.
         paths: locations from the root to each node's end, where ``follows`` does not tell.
         swa: each node's SWA locations; None for a tombstone, none where nothing slides.
@@ -52,12 +80,49 @@ class _Seen(NamedTuple):
 
     values: list[tuple[int, list[int]]]
     locs: list[int]
+    positions: list[int]
     follows: list[int]
     paths: list[list[int]] | None
     swa: list[list[int] | None]
     unlocked: list[int]
     swa_unlocked: list[int]
     computed: list[tuple[int, int]]
+
+
+class _Counted:
+    """Stands where the core's binding stood, and counts the calls that may change the tree."""
+
+    def __init__(self, binding: Any) -> None:
+        self._binding = binding
+        self._tally = [0]
+
+    @property
+    def calls(self) -> int:
+        """How many there were."""
+        return self._tally[0]
+
+    def __getattr__(self, name: str) -> Any:
+        """What the binding has; it is looked up there once."""
+        found = getattr(self._binding, name)
+        if name not in _QUESTIONS and callable(found):
+            found = _counting(found, self._tally)
+        setattr(self, name, found)
+        return found
+
+
+def _counting(method: Callable[..., Any], tally: list[int]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        tally[0] += 1
+        return method(*arguments, **named)
+
+    return call
+
+
+def _counted(core: Any) -> _Counted:
+    """The core's binding, with its calls counted from now on."""
+    if not isinstance(core._binding, _Counted):
+        core._binding = _Counted(core._binding)
+    return core._binding
 
 
 class RustTreeReader:
@@ -70,15 +135,16 @@ class RustTreeReader:
         self._root: int = core.root_node_handle()
         self._alive: list[int] = []
         self._next = self._root + 1
+        self._calls = -1
+        # The tensors of all nodes' locations, and what lay in them.
+        self._tensors: list[Any] = []
+        self._lists: list[list[int]] = []
         self._seen: _Seen | None = None
         self._nodes: tuple[SeenNode, ...] = ()
-        self._leaves: tuple[tuple[int, Any], ...] = ()
+        self._leaves: list[tuple[int, Any]] = []
 
     def nodes(self, computed: Mapping[int, tuple[int, int]]) -> tuple[SeenNode, ...]:
         """The nodes, parents first.
-
-        All is read each time, and all keys are asked for; only where something differs from the
-        last time is it put together anew.
 
         Args:
             computed: token that was last computed at each location, and the one after it.
@@ -86,36 +152,51 @@ class RustTreeReader:
         Raises:
             TreeReadError: nodes are missing, or a key is not what was computed there.
         """
-        seen = self._look(computed)
-        if seen != self._seen:
-            self._seen = None  # in case this raises
-            self._nodes, self._leaves = self._put_together(seen, computed)
-            self._seen = seen
-        for node_id, key in self._leaves:
-            self._check(node_id, key)
+        binding = _counted(self._core)
+        before, self._seen = self._seen, None  # in case this raises
+        if before is None or not self._stands(binding, before, computed):
+            self._calls = binding.calls
+            seen = self._look(binding, computed)
+            if seen != before:
+                self._nodes, self._leaves = self._put_together(seen, computed)
+            for node_id, key in self._leaves:
+                self._check(node_id, key)
+            before = seen
+        self._seen = before
         return self._nodes
 
-    def _look(self, computed: Mapping[int, tuple[int, int]]) -> _Seen:
-        core = self._core
-        walk = core.walk_for_kv_canary(False, False)
+    def _stands(
+        self, binding: _Counted, seen: _Seen, computed: Mapping[int, tuple[int, int]]
+    ) -> bool:
+        """Whether all is as it was seen last."""
+        return (
+            binding.calls == self._calls
+            and [tensor.tolist() for tensor in self._tensors] == self._lists
+            and [computed[loc] for loc in seen.locs] == seen.computed
+        )
+
+    def _look(self, binding: _Counted, computed: Mapping[int, tuple[int, int]]) -> _Seen:
+        self._tensors, self._lists = [], []
+        walk = binding.walk_for_kv_canary(False, False)
         locs = walk.slot_indices.tolist()
-        values = self._values(len(locs))
+        values = self._values(binding, len(locs))
         once = len(set(locs)) == len(locs)
         return _Seen(
             values=values,
             locs=locs,
+            positions=walk.positions.tolist(),
             follows=walk.prev_slot_indices.tolist(),
             paths=None
             if once
             else [
-                core.collect_full_device_indices(node_id, self._root).tolist()
+                binding.collect_full_device_indices(node_id, self._root).tolist()
                 for node_id, _ in values
             ],
-            swa=self._read([node_id for node_id, _ in values], ComponentType.SWA)
+            swa=self._read(binding, [node_id for node_id, _ in values], ComponentType.SWA)
             if self._has_swa
             else [[] for _ in values],
-            unlocked=core.walk_for_kv_canary(True, False).slot_indices.tolist() if locs else [],
-            swa_unlocked=core.walk_for_kv_canary(True, True).slot_indices.tolist()
+            unlocked=binding.walk_for_kv_canary(True, False).slot_indices.tolist() if locs else [],
+            swa_unlocked=binding.walk_for_kv_canary(True, True).slot_indices.tolist()
             if locs and self._has_swa
             else locs,
             computed=[computed[loc] for loc in locs],
@@ -123,45 +204,48 @@ class RustTreeReader:
 
     def _put_together(
         self, seen: _Seen, computed: Mapping[int, tuple[int, int]]
-    ) -> tuple[tuple[SeenNode, ...], tuple[tuple[int, Any], ...]]:
+    ) -> tuple[tuple[SeenNode, ...], list[tuple[int, Any]]]:
         """Nodes, and the keys of the leaves."""
         unlocked, swa_unlocked = set(seen.unlocked), set(seen.swa_unlocked)
-        index: dict[tuple[int, ...], int] = {(): -1}
+        hung = _hang(seen)
+        inner = {parent for parent, _ in hung}
+        index = {-1: -1}
+        paths: dict[int, list[int]] = {-1: []}
         nodes: list[SeenNode] = []
         leaves: list[tuple[int, Any]] = []
-        found = [
-            (tuple(path), node_id, value, swa)
-            for path, (node_id, value), swa in zip(_paths(seen), seen.values, seen.swa, strict=True)
-        ]
-        inner = {path[: -len(value)] for path, _, value, _ in found}
-        for path, node_id, value, swa in sorted(found, key=lambda one: len(one[0])):
-            first = path[-len(value)]
-            if path not in inner:
+        for number in sorted(range(len(hung)), key=lambda number: hung[number][1]):
+            parent, _ = hung[number]
+            node_id, value = seen.values[number]
+            swa = seen.swa[number]
+            path = paths[parent] + value
+            if number in inner:
+                paths[number] = path
+            else:
                 tokens = array("q", self._tokens(path, computed))
                 leaves.append((node_id, RadixKey(tokens, is_bigram=self._bigram)))
-            index[path] = len(nodes)
+            index[number] = len(nodes)
             nodes.append(
                 SeenNode(
                     node_id,
-                    index[path[: -len(value)]],
-                    tuple(self._tokens(path[-len(value) :], computed)),
+                    index[parent],
+                    tuple(self._tokens(value, computed)),
                     tuple(value),
-                    int(first not in unlocked),
-                    int(swa is not None and first not in swa_unlocked),
+                    int(value[0] not in unlocked),
+                    int(swa is not None and value[0] not in swa_unlocked),
                     swa is None,
                     () if swa is None else tuple(swa),
                 )
             )
-        return tuple(nodes), tuple(leaves)
+        return tuple(nodes), leaves
 
     def _tokens(self, locs: Sequence[int], computed: Mapping[int, tuple[int, int]]) -> list[int]:
         """What a key of these locations holds; a bigram key ends in the second of its last pair."""
         tokens = [computed[loc][0] for loc in locs]
         return [*tokens, computed[locs[-1]][1]] if self._bigram else tokens
 
-    def _values(self, tokens: int) -> list[tuple[int, list[int]]]:
+    def _values(self, binding: _Counted, tokens: int) -> list[tuple[int, list[int]]]:
         """Nodes and their locations, `tokens` locations in all."""
-        read = self._read(self._alive, ComponentType.FULL)
+        read = self._read(binding, self._alive, ComponentType.FULL)
         pairs = [pair for pair in zip(self._alive, read, strict=True) if pair[1] is not _GONE]
         self._alive = [node_id for node_id, _ in pairs]
         values = [pair for pair in pairs if pair[1] is not None]
@@ -171,7 +255,7 @@ class RustTreeReader:
             if misses > _MAX_GAP:
                 raise TreeReadError(f"the tree holds {tokens} tokens, its nodes {found}")
             candidate, self._next = self._next, self._next + 1
-            [value] = self._read([candidate], ComponentType.FULL)
+            [value] = self._read(binding, [candidate], ComponentType.FULL)
             if value is _GONE:
                 misses += 1
                 continue
@@ -182,17 +266,25 @@ class RustTreeReader:
                 found += len(value)
         return values
 
-    def _read(self, node_ids: Sequence[int], component: ComponentType) -> list[Any]:
+    def _read(
+        self, binding: _Counted, node_ids: Sequence[int], component: ComponentType
+    ) -> list[Any]:
         """Locations of nodes in a pool; None if one has none there, as one on the host alone."""
-        ask = self._core.get_component_device_value
+        ask, number = binding.get_component_device_value, int(component)
         read: list[Any] = []
         for node_id in node_ids:
             try:
-                value = ask(node_id, component)
+                tensor = ask(node_id, number)
             except KeyError:
                 read.append(_GONE)
                 continue
-            read.append(None if value is None else value.tolist())
+            if tensor is None:
+                read.append(None)
+                continue
+            value = tensor.tolist()
+            self._tensors.append(tensor)
+            self._lists.append(value)
+            read.append(value)
         return read
 
     def _check(self, node_id: int, key: Any) -> None:
@@ -204,23 +296,37 @@ class RustTreeReader:
             )
 
 
-def _paths(seen: _Seen) -> list[list[int]]:
-    """Locations from the root to each node's end."""
+def _hang(seen: _Seen) -> list[tuple[int, int]]:
+    """Number of each node's parent, -1 for a child of the root, and length of the path to its end.
+
+    Raises:
+        TreeReadError: the walk is not along the nodes.
+    """
     if seen.paths is not None:
-        return seen.paths
+        return _hang_by_paths(seen.values, seen.paths)
+    position = dict(zip(seen.locs, seen.positions, strict=True)) | {_NO_LOC: -1}
     follows = dict(zip(seen.locs, seen.follows, strict=True))
-    return [_path(node_id, value, follows) for node_id, value in seen.values]
+    # Each location lies one place behind the one that it follows, so every path begins at the root.
+    if [position.get(before, _UNKNOWN) + 1 for before in seen.follows] != seen.positions:
+        raise TreeReadError(f"the walk of the tree does not lead to the root: {follows}")
+    ends = {value[-1]: number for number, (_, value) in enumerate(seen.values)} | {_NO_LOC: -1}
+    hung = []
+    for node_id, value in seen.values:
+        path = [follows.get(loc) for loc in value]
+        if path[1:] != value[:-1] or path[0] not in ends:
+            raise TreeReadError(f"node {node_id} holds {value}, the walk of the tree has {path}")
+        hung.append((ends[path[0]], position[value[-1]] + 1))
+    return hung
 
 
-def _path(node_id: int, value: list[int], follows: Mapping[int, int]) -> list[int]:
-    path: list[int] = []
-    at = value[-1]
-    while at != _NO_LOC:
-        path.append(at)
-        if at not in follows or len(path) > len(follows):
-            raise TreeReadError(f"the walk does not lead from node {node_id} to the root: {path}")
-        at = follows[at]
-    path.reverse()
-    if path[-len(value) :] != value:
-        raise TreeReadError(f"node {node_id} holds {value}, the walk of the tree has {path}")
-    return path
+def _hang_by_paths(
+    values: Sequence[tuple[int, list[int]]], paths: Sequence[list[int]]
+) -> list[tuple[int, int]]:
+    number_of = {tuple(path): number for number, path in enumerate(paths)} | {(): -1}
+    hung = []
+    for (node_id, value), path in zip(values, paths, strict=True):
+        above = tuple(path[: -len(value)])
+        if path[-len(value) :] != value or above not in number_of:
+            raise TreeReadError(f"node {node_id} holds {value}, its path is {path}")
+        hung.append((number_of[above], len(path)))
+    return hung

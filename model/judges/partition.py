@@ -158,6 +158,9 @@ def _misaligned(locs: tuple[int, ...], start: int, page_size: int, owner: str) -
 
 
 def _slot_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
+    slots = [*pools.free_slots, *[holding.slot for holding in pools.holdings]]
+    if sorted(slots) == [*range(1, geometry.slots + 1)]:
+        return  # each slot once: as in almost every snapshot
     free = Counter(pools.free_slots)
     for slot, count in free.items():
         if count > 1:
