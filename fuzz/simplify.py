@@ -26,6 +26,7 @@ from kvproof.model.scenario import (
     Piece,
     Prefill,
     Prompt,
+    Retract,
     Scenario,
     Submit,
     Verify,
@@ -162,6 +163,7 @@ def _fewer_operations(scenario: Scenario) -> Iterator[Scenario]:
     """Scenarios with fewer operations, the boldest first."""
     yield from _merged(scenario)
     yield from _prompted(scenario)
+    yield from _unretracted(scenario)
     yield from _without_run(scenario, 1)
     yield from _unfinished(scenario)
 
@@ -265,17 +267,39 @@ def _prompted(scenario: Scenario) -> Iterator[Scenario]:
         ]
         count = len(steps)
         while count > 1:
-            yield _with_longer_prompt(scenario, before, steps[:count])
+            yield _with_longer_prompt(scenario, before, steps[:count], count)
             count //= 2
         for step in steps:
-            yield _with_longer_prompt(scenario, before, [step])
+            yield _with_longer_prompt(scenario, before, [step], 1)
 
 
-def _with_longer_prompt(scenario: Scenario, submit: int, steps: Sequence[int]) -> Scenario:
+def _unretracted(scenario: Scenario) -> Iterator[Scenario]:
+    """Two steps fewer: what a request that was retracted starts anew with is its prompt at once."""
+    operations = scenario.operations
+    for at, operation in enumerate(operations):
+        if not isinstance(operation, Retract):
+            continue
+        own = [
+            index for index, step in enumerate(operations) if operation.request in names_of(step)
+        ]
+        submits = [
+            index
+            for index in own
+            if isinstance(submit := operations[index], Submit) and submit.prompt and index < at
+        ]
+        again = [index for index in own if isinstance(operations[index], Prefill) and index > at]
+        if submits and again:
+            # Behind its prompt stands the token that its first prefill came to.
+            yield _with_longer_prompt(scenario, submits[-1], [at, again[0]], 1)
+
+
+def _with_longer_prompt(
+    scenario: Scenario, submit: int, steps: Sequence[int], tokens: int
+) -> Scenario:
     operation, gone = scenario.operations[submit], {*steps}
     assert isinstance(operation, Submit)
     last = operation.prompt[-1]
-    longer = (*operation.prompt[:-1], Piece(last.text, last.until + len(steps)))
+    longer = (*operation.prompt[:-1], Piece(last.text, last.until + tokens))
     return replace(
         scenario,
         operations=tuple(

@@ -23,6 +23,7 @@ from kvproof.model.scenario import (
     Operation,
     Piece,
     Prefill,
+    Retract,
     Scenario,
     Submit,
     decode_scenario,
@@ -161,6 +162,23 @@ def test_a_decode_becomes_a_token_of_the_prompt() -> None:
     smallest = simplify(start, is_long)
     assert kinds(smallest) == ["Submit", "Prefill"]
     assert submits(smallest) == {"A": (Piece("A", 5),)}
+
+
+def test_a_request_that_was_retracted_has_its_answer_in_its_prompt() -> None:
+    """A stale decode that hangs on the token that a retracted request has come to."""
+    start = Scenario(
+        geometry=Geometry(window=3, page_size=1, slots=1, pool_tokens=64),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 3),)), Prefill(request="A"),
+            Retract(request="A"), Prefill(request="A"), Finish(request="A"),
+            Submit(request="B", prompt=(Piece("A", 2),)), Prefill(request="B"), Decode(),
+        ),
+    )  # fmt: skip
+    stale = breaks("FRESH-DECODE", "other-request")
+    assert stale(start)
+    assert kinds(simplify(start, stale)) == [
+        "Submit", "Prefill", "Finish", "Submit", "Prefill", "Decode",
+    ]  # fmt: skip
 
 
 def test_one_request_takes_over_another_s_text() -> None:
