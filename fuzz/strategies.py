@@ -369,8 +369,7 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
 def _leave_and_evict(sketch: _Sketch, which: int, tokens: int) -> None:
     """A request ends, and some of what is cached is evicted while nobody locks that request's."""
     _finish(sketch, which)
-    if sketch.geometry.overlap:
-        sketch.operations += [Complete(), Complete()]  # now the host knows of the end
+    sketch.operations += [Complete(), Complete()]  # now the host knows of the end
     _evict(sketch, tokens)
 
 
@@ -470,7 +469,6 @@ def _moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
         ("chunks", _move(_continue, st.sampled_from(chunks))),
         ("decode", decode),
         ("evict", _move(_evict, st.integers(1, MAX_TOKENS))),
-        ("evict", _move(_leave_and_evict, which, st.integers(1, MAX_TOKENS))),
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
@@ -500,7 +498,12 @@ def _overlap_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]
     tails, which = st.integers(1, geometry.window), st.integers(0, 2)
     change_hands = _move(_change_hands, st.sampled_from((1, 2)), tails, which)
     # Whatever else is on: it is what a step in flight may meet.
-    return (("arrive", change_hands), ("arrive", change_hands), ("complete", _move(_complete)))
+    moves: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (
+        ("arrive", change_hands), ("arrive", change_hands), ("complete", _move(_complete)),
+    )  # fmt: skip
+    if geometry.draft_tokens > 1:
+        moves += (("evict", _move(_leave_and_evict, which, st.integers(1, MAX_TOKENS))),)
+    return moves
 
 
 def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:
