@@ -102,8 +102,8 @@ class Sizes:
         """Pairs that can be drawn, each as often as it stands here."""
         return [
             (draft_tokens, overlap)
-            for draft_tokens in self.draft_tokens
             for overlap in self.overlaps
+            for draft_tokens in self.draft_tokens
         ]
 
     def _left_out(self, over: int, page_size: int) -> bool:
