@@ -109,8 +109,8 @@ class Sizes:
         """Pairs that can be drawn, each as often as it stands here."""
         return [
             (draft_tokens, overlap)
-            for draft_tokens in self.draft_tokens
             for overlap in self.overlaps
+            for draft_tokens in self.draft_tokens
         ]
 
     def _left_out(self, over: int, page_size: int) -> bool:
@@ -403,8 +403,7 @@ def _evict(sketch: _Sketch, tokens: int) -> None:
 def _leave_and_evict(sketch: _Sketch, which: int, tokens: int) -> None:
     """A request ends, and some of what is cached is evicted while nobody locks that request's."""
     _finish(sketch, which)
-    if sketch.geometry.overlap:
-        sketch.operations += [Complete(), Complete()]  # now the host knows of the end
+    sketch.operations += [Complete(), Complete()]  # now the host knows of the end
     _evict(sketch, tokens)
 
 
@@ -553,7 +552,6 @@ def _moves_by_kind(
         ("chunks", _move(_continue, chunks)),
         ("decode", decode),
         ("evict", _move(_evict, range(1, MAX_TOKENS + 1))),
-        ("evict", _move(_leave_and_evict, which, range(1, MAX_TOKENS + 1))),
         ("abort", _move(_abort, which)),
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
@@ -601,7 +599,12 @@ def _overlap_moves(
     if not geometry.overlap:
         return ()
     # Whatever else is on: a slot changes hands while a step of its last tenant is in flight.
-    return (("arrive", come_back), ("arrive", come_back), ("complete", _move(_complete)))
+    moves: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (
+        ("arrive", come_back), ("arrive", come_back), ("complete", _move(_complete)),
+    )  # fmt: skip
+    if geometry.draft_tokens > 1:
+        moves += (("evict", _move(_leave_and_evict, range(3), range(1, MAX_TOKENS + 1))),)
+    return moves
 
 
 def _spell_out(geometry: Geometry, on: Swarm, moves: Iterable[Move]) -> Scenario:

@@ -57,6 +57,7 @@ from kvproof.model.witness import (
     DRAFT_WITNESSES,
     HOST_WITNESSES,
     OVERLAP_WITNESSES,
+    OVERLAPPED_DRAFT_WITNESSES,
     SWA_WITNESSES,
     WITNESSES,
     CacheWitness,
@@ -408,6 +409,7 @@ PLAYED = sorted(
     - {"over-allocation released"}
     - SWA_WITNESSES.keys()
     - OVERLAP_WITNESSES.keys()
+    - OVERLAPPED_DRAFT_WITNESSES.keys()
     - HOST_WITNESSES.keys()
 )
 """The model allocates nothing ahead; of others see test_swa_reference.py, test_overlap.py and
@@ -422,7 +424,7 @@ def play_witness(witness: Witness, operations: Sequence[Operation]) -> list[Fact
 
 def test_every_witness_is_known() -> None:
     known = WITNESSES.keys() | DRAFT_WITNESSES.keys() | {CAP_WITNESS}
-    played = known | SWA_WITNESSES.keys()
+    played = known | SWA_WITNESSES.keys() | OVERLAPPED_DRAFT_WITNESSES.keys()
     assert set(get_args(CacheWitness)) == (
         played | OVERLAP_WITNESSES.keys() | HOST_WITNESSES.keys()
     )
