@@ -54,8 +54,8 @@ from kvproof.spec.pages import page_ceil
 NAMES = string.ascii_uppercase
 """A longer history takes them again, for requests and texts: what it keeps does not grow."""
 
-MIN_MOVES = 10
-MAX_MOVES = 18
+MIN_MOVES = 12
+MAX_MOVES = 20
 MAX_TOKENS = 24
 
 
