@@ -485,7 +485,7 @@ def _moves_by_kind(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]
         (0, 1, 1, 2),
         cuts,
         tails,
-        (0, 0, 0, *chunks),
+        (0, 0, *chunks),
     )
     come_back = _move(_come_back, (1, 2), cuts, short, which)
     decode = _move(_decode, (0, 0, 1, 2))
