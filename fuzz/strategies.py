@@ -54,8 +54,8 @@ from kvproof.spec.pages import page_ceil
 NAMES = string.ascii_uppercase
 """A longer history takes them again, for requests and texts: what it keeps does not grow."""
 
-MIN_MOVES = 10
-MAX_MOVES = 18
+MIN_MOVES = 12
+MAX_MOVES = 20
 MAX_TOKENS = 24
 
 LOADED_TOKENS = 10
@@ -525,7 +525,7 @@ def _moves_by_kind(
         (0, 1, 1, 2),
         cuts,
         tails,
-        (0, 0, 0, *chunks),
+        (0, 0, *chunks),
     )
     come_back = _move(_come_back, (1, 2), cuts, short, which)
     decode = _move(_decode, (0, 0, 1, 2))
