@@ -380,6 +380,7 @@ class Monitor:
             computed=self._chunk_start,
             prefilling=self._prefilling,
             prompt_len=self._retracted_len.get(named) or prompt_len(self._prompts.get(named, ())),
+            locks=self.started.locks,
         ):
             self._break("PROGRESS", cause, sentence)
 
