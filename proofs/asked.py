@@ -94,8 +94,8 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True, tag="tail"):
 class Split(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
     """What of a lock on a window's host half is left on both parts of a split node?
 
-    Asks ``SWAComponent.redistribute_on_node_split``, of a node of two tokens that is locked once and
-    at which the lock ends.
+    Asks ``SWAComponent.redistribute_on_node_split``. The node has two tokens, is locked once, and
+    the lock ends at it.
     """
 
     @property
