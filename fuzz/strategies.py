@@ -389,20 +389,6 @@ def _branch(sketch: _Sketch, tail: int) -> None:
         _finish(sketch, len(sketch.running) - 1)
 
 
-def _branch_below(sketch: _Sketch, cut: int, tail: int) -> None:
-    """A request branches off inside a prefix whose SWA half was given back, and decodes.
-
-    A request in the middle of its prefill goes on first, so that what was given back of its first
-    chunk is met by its own insert. What nobody locks then is given back before the last step.
-    """
-    _evict_swa(sketch, sketch.geometry.pool_tokens)
-    _arrive(sketch, 1, sketch.geometry.window + cut, tail, 0)
-    for _ in range(2):
-        _decode(sketch, 0)
-    _evict_swa(sketch, sketch.geometry.pool_tokens)
-    _decode(sketch, 0)
-
-
 def _flush(sketch: _Sketch) -> None:
     sketch.operations.append(Flush())
 
@@ -486,15 +472,13 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     """Moves that matter where the window lives in a pool of its own."""
     if geometry.swa_tokens is msgspec.UNSET:
         return ()
-    tails = st.integers(1, geometry.window)
-    recompute = _move(_recompute, st.sampled_from((1, 2)), tails)
+    recompute = _move(_recompute, st.sampled_from((1, 2)), st.integers(1, geometry.window))
     return (
         ("evict SWA", _move(_evict_swa, st.integers(1, MAX_TOKENS))),
         ("decode past", _move(_decode_past, st.integers(0, geometry.page_size))),
         ("recompute", recompute),
         ("recompute", recompute),
-        ("cuts", _move(_branch, tails)),
-        ("cuts", _move(_branch_below, st.integers(0, geometry.window), tails)),
+        ("cuts", _move(_branch, st.integers(1, geometry.window))),
     )
 
 
