@@ -58,6 +58,11 @@ PAGED = "paged"
 
 PAGED_HICACHE = "paged-hicache"
 """The same with ``enable_hierarchical_cache``: that pool has a host pool."""
+LATE_COPIES = "paged-swa-hicache-late"
+"""The same, and copies to the host are still under way when the next step is scheduled."""
+
+WRITE_BACK = "paged-swa-hicache-write-back"
+"""The same, and what is evicted goes to the host then, not when it is published."""
 
 PYTHON_CORE = "python-core"
 """`REGISTRY` over the Python tree core, where the Rust core is the default."""
@@ -79,6 +84,7 @@ class Construction:
         drafter: the speculative algorithm of a geometry that drafts.
         arguments: of the server.
         environment: variables of the engine that an operator may set.
+        late_copies: whether copies to the host outlast the next step.
         by_name: whether it is played only where it is asked for by name: a variant of another.
     """
 
@@ -89,6 +95,7 @@ class Construction:
     drafter: str = EAGLE
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    late_copies: bool = False
     by_name: bool = False
 
     @property
@@ -150,19 +157,33 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PAGED_SWA_HICACHE: Construction(
         paged=True, by_name=True, arguments=_HOST_POOL, environment=_EACH_STEP
     ),
+    LATE_COPIES: Construction(
+        paged=True,
+        by_name=True,
+        late_copies=True,
+        arguments=_HOST_POOL,
+        environment=_EACH_STEP,
+    ),
+    WRITE_BACK: Construction(
+        paged=True,
+        by_name=True,
+        arguments=_HOST_POOL | {"hicache_write_policy": "write_back"},
+        environment=_EACH_STEP,
+    ),
     PAGED: Construction(paged=True, slides=False, by_name=True),
     PAGED_HICACHE: Construction(paged=True, slides=False, by_name=True, arguments=_HOST_POOL),
 }
 
+_HOST = (PAGED_SWA_HICACHE, LATE_COPIES, WRITE_BACK)
 _ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK, PAGED_UNCHUNKED, PAGED, PAGED_HICACHE)
 _BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
-_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, INTERVAL, DFLASH, PAGED_SWA_HICACHE)
-_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, INTERVAL, DFLASH, PAGED_SWA_HICACHE)
+_BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, INTERVAL, DFLASH, *_HOST)
+_BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, INTERVAL, DFLASH, *_HOST)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
     "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
-    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, INTERVAL, DFLASH, PAGED_SWA_HICACHE),
+    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, INTERVAL, DFLASH, *_HOST),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,

@@ -250,6 +250,7 @@ class Monitor:
             processed={name: self._processed(name) for name in requests.computed},
             prefilling=requests.prefilling,
             prompt_len=requests.prompt_len(getattr(requests.operation, "request", "")),
+            locks=self.started.locks,
         )
         self.findings.broken_by("PROGRESS", breaks)
 

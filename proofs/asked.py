@@ -7,6 +7,7 @@ around them hold only what those functions read.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
@@ -90,7 +91,20 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True, tag="tail"):
         return (self.seq_len - first,)
 
 
-Question: TypeAlias = Store | Eviction | Tail
+class Split(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
+    """What of a lock on a window's host half is left on both parts of a split node?
+
+    Asks ``SWAComponent.redistribute_on_node_split``. The node has two tokens, is locked once, and
+    the lock ends at it.
+    """
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """Locks on the part before the split and on that behind it, and whether it ends before."""
+        return (1, 1, 1)
+
+
+Question: TypeAlias = Store | Eviction | Tail | Split
 
 
 class AskedProcess:
@@ -211,6 +225,54 @@ def tail(tail: Tail) -> tuple[int, ...]:
     return (decode.DecodePreallocQueue._swa_tail_len(queue, tail.seq_len),)
 
 
+class _NoList:
+    """A list of least recently used nodes that has none and keeps none."""
+
+    def in_list(self, _node: object) -> bool:
+        return False
+
+    def insert_mru(self, _node: object) -> None:
+        pass
+
+
+def host_locks() -> tuple[int, ...]:
+    """What this process's engine makes of a host lock at a split."""
+    import torch  # noqa: PLC0415  # the shims come before it
+
+    module: Any = _first_module(
+        "unified_cache_components.swa_component",
+        "unified_cache.components.swa_component",
+        "unified_cache.components.swa",
+    )
+    base: Any = importlib.import_module(module.TreeComponent.__module__)
+    kind = module.SWAComponent.component_type
+
+    def node(tokens: int) -> Any:
+        return SimpleNamespace(key=[0] * tokens, component_data={kind: base.ComponentData()})
+
+    prefix, rest = node(1), node(1)
+    data = rest.component_data[kind]
+    data.host_value, data.host_lock_ref = torch.arange(2), 1
+    data.metadata["host_uuid"] = 1
+    lists = SimpleNamespace(host_lru_lists={kind: _NoList()})
+    component = SimpleNamespace(component_type=kind, cache=lists, tree_core=lists)
+    module.SWAComponent.redistribute_on_node_split(component, prefix, rest)
+    parts = [part.component_data[kind] for part in (prefix, rest)]
+    return (
+        *(part.host_lock_ref for part in parts),
+        int(parts[0].metadata.get("host_uuid") is not None),
+    )
+
+
+def _first_module(*names: str) -> Any:
+    """The first module of ``mem_cache`` that this release has under one of these names."""
+    for name in names:
+        place = f"sglang.srt.mem_cache.{name}"
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(place)
+    raise ModuleNotFoundError(f"none of {', '.join(names)}")
+
+
 def _answer(question: Question) -> tuple[int, ...]:
     match question:
         case Store():
@@ -219,6 +281,8 @@ def _answer(question: Question) -> tuple[int, ...]:
             return evicted(question)
         case Tail():
             return tail(question)
+        case Split():
+            return host_locks()
 
 
 def _serve(lines: IO[bytes], out: IO[bytes]) -> None:

@@ -9,8 +9,9 @@ out but for what it stores: each token's row of keys and values holds its occupa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,22 @@ from msgspec.structs import replace
 
 from kvproof.fuzz.drivers import payload
 from kvproof.fuzz.drivers.base import ReleaseEngine
-from kvproof.model.facts import Admitted, Fact, Mark, Mode, Pools, Read, Windowed, Wrote
+from kvproof.model.facts import Admitted, Fact, Locks, Mark, Mode, Pools, Read, Windowed, Wrote
 from kvproof.model.player import Chunk, Lane, Player
 from kvproof.model.scenario import Prefill
+
+
+@dataclass(frozen=True, slots=True)
+class _Underway:
+    """The event at the end of a copy that is not done at once."""
+
+    done: Callable[[], bool]
+
+    def query(self) -> bool:
+        return self.done()
+
+    def synchronize(self) -> None:
+        """Who waits finds it done."""
 
 
 class HostEngine(ReleaseEngine):
@@ -30,6 +44,7 @@ class HostEngine(ReleaseEngine):
     def __init__(self, *, pages_rolled: int = 0, **options: Any) -> None:
         super().__init__(**options)
         self.loaded = 0
+        self.rounds = 0
         if pages_rolled:
             self._roll_loads(pages_rolled * self.geometry.page_size)
 
@@ -48,7 +63,18 @@ class HostEngine(ReleaseEngine):
 
     def _take_events(self) -> None:
         # Scheduler.get_next_batch_to_run begins with it; what was asked for has been copied.
+        if self.choice.late_copies:
+            self._let_copies_last()
         self.tree.check_hicache_events()
+
+    def _let_copies_last(self) -> None:
+        """Copies to the host that this round finds begun will be done when the next one looks."""
+        acks = self.tree.cache_controller.ack_write_queue
+        self.rounds += 1
+        for at, ack in enumerate(acks):
+            if not isinstance(ack.finish_event, _Underway):
+                done = partial(lambda begun: self.rounds > begun, self.rounds)
+                acks[at] = ack._replace(finish_event=_Underway(done))
 
     def _begin_loading(self, batch: Any) -> None:
         req = batch.reqs[0]
@@ -80,8 +106,24 @@ class HostEngine(ReleaseEngine):
 
     def pools(self) -> Pools:
         """Snapshot of pools and tree, as the next round of the scheduler will find them."""
-        self._take_events()
+        if not self.choice.late_copies:
+            self._take_events()
         return super().pools()
+
+    def flush(self) -> None:
+        """Clear the cache."""
+        for _ in range(2):  # Scheduler.is_fully_idle: no copy is under way
+            self._take_events()
+        super().flush()
+
+    def _locks(self) -> Locks:
+        # A copy under way locks nodes too, and no request tells of it.
+        return "untold" if self.choice.late_copies else super()._locks()
+
+    def complaint(self) -> str:
+        """What the tree's own check finds wrong."""
+        # SchedulerInvariantChecker: an engine with copies under way is not idle.
+        return "" if self.tree.ongoing_write_through else super().complaint()
 
     # --- marks ------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ verify those of `DRAFTS_AHEAD` drafts. A prefill is allowed more: schedulers kee
 judged only if its whole rest, `RESERVE_PAGES` pages and a window fit. What is reclaimable is what
 the tree may evict, and, told apart, SWA pages that no window reaches any more: ``hoarded`` are a
 request's own behind its cursor's margin, ``pinned`` cached ones that are locked though no lock may
-cover them (RADIX-6: a window in pages).
+cover them (RADIX-6: a window in pages). The last is judged where all locks are told.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from kvproof.model.facts import Advanced, Pools
+from kvproof.model.facts import Advanced, Locks, Pools
 from kvproof.model.findings import Break
 from kvproof.model.scenario import Decode, Geometry, Prefill, Verify
 from kvproof.model.verdict import Cause, Lease
@@ -64,6 +64,7 @@ def refusal_breaks(
     processed: Mapping[str, int],
     prefilling: Set[str],
     prompt_len: int,
+    locks: Locks,
 ) -> Iterator[Break]:
     """Whether an operation was refused for memory that there is.
 
@@ -75,6 +76,7 @@ def refusal_breaks(
         processed: what the host knows of that: steps in flight still read from there (STREAM-3).
         prefilling: those of them that do not decode yet.
         prompt_len: of the request that a prefill names.
+        locks: what the snapshot tells of them.
     """
     need = _need(operation, pools, geometry, computed, prefilling, prompt_len)
     if not need or pools.swa is None:
@@ -84,6 +86,8 @@ def refusal_breaks(
     if not full.serves(need):
         return
     for cause, hoarded, pinned in _CHARGES:
+        if pinned and locks == "untold":
+            continue
         if swa.serves(need, hoarded=hoarded, pinned=pinned):
             yield (
                 cause,

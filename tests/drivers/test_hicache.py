@@ -6,7 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from kvproof.fuzz.campaign import Campaign
-from kvproof.fuzz.constructions import PAGED_HICACHE, PAGED_SWA_HICACHE
+from kvproof.fuzz.constructions import (
+    LATE_COPIES,
+    PAGED_HICACHE,
+    PAGED_SWA_HICACHE,
+    WRITE_BACK,
+)
 from kvproof.fuzz.profiles import PROFILES
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.store import EngineStore
@@ -57,6 +62,18 @@ BACK = Scenario(
 """A's keys leave the device, others take their place, and B needs them, twice."""
 
 
+SPLIT = Scenario(
+    geometry=Geometry(window=8, page_size=1, slots=2, pool_tokens=128, swa_tokens=64),
+    operations=(
+        Submit(request="A", prompt=(Piece("A", 20),)), Prefill(request="A", tokens=16),
+        Evict(tokens=0, swa_tokens=64), Prefill(request="A"),
+        Submit(request="B", prompt=(Piece("A", 6), Piece("B", 7))), Prefill(request="B"),
+        Decode(), Decode(), Evict(tokens=0, swa_tokens=64), Decode(),
+    ),
+)  # fmt: skip
+"""B branches off inside a tombstone whose copy to the host was begun by A's second chunk."""
+
+
 @pytest.fixture(params=TARGETS, ids=":".join, scope="module")  # its processes start once
 def target(request):
     return request.param
@@ -80,6 +97,32 @@ def test_keys_come_back_from_the_host(log, target):
     held = {name for name, status in statuses(monitor).items() if status == "holds"}
     assert held == HOLD[target[1]]
     assert log[0].classes["tree"].endswith(f".{TREES.get(target, 'UnifiedRadixCache')}")
+
+
+@pytest.mark.parametrize("release", ["0.5.16", "0.5.23"])
+def test_keys_come_back_that_went_when_they_were_evicted(start, release):
+    log = start(release, construction=WRITE_BACK).play(BACK, timeout=60, backend="none")
+    monitor = check(log)
+    assert isinstance(log[-1], Ended), log[-1]
+    assert monitor.witnesses["loaded back"] == 2
+    assert not monitor.violations
+
+
+@pytest.mark.parametrize(
+    ("release", "construction", "broken"),
+    [
+        ("0.5.15", LATE_COPIES, {("WINDOW", "unmapped")}),
+        ("0.5.16", LATE_COPIES, {("WINDOW", "unmapped")}),
+        ("0.5.16", PAGED_SWA_HICACHE, set()),
+        ("0.5.23", LATE_COPIES, set()),
+    ],
+)
+def test_a_copy_that_ends_late_takes_another_s_lock(start, release, construction, broken):
+    """docs/findings/a-copy-that-ends-takes-another-s-lock.md."""
+    log = start(release, construction=construction).play(SPLIT, timeout=60, backend="none")
+    assert isinstance(log[-1], Ended), log[-1]
+    assert not [fact for fact in log if isinstance(fact, Skipped)]
+    assert set(check(log).violations) == broken
 
 
 def test_the_marks_are_those_of_the_first_writer(log):

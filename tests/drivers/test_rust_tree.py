@@ -47,16 +47,20 @@ player = build(Play(scenario=scenario, backend="none"))
 engine = player.engine
 
 
+def new_reader():
+    bigram, slides = engine._bigram_keys(), engine.choice.slides
+    return rust_tree.RustTreeReader(engine._core, bigram=bigram, has_swa=slides)
+
+
 def differs():
-    new = rust_tree.RustTreeReader(engine._core, bigram=engine._bigram_keys(), has_swa=engine.choice.slides)
-    return engine._reader.nodes(engine._computed) != new.nodes(engine._computed)
+    return engine._reader.nodes(engine._computed) != new_reader().nodes(engine._computed)
 
 
 steps = [fact.index for fact in player.play(scenario) if isinstance(fact, Step) and differs()]
 print("differs" if steps else "same")
 
 # The tree's tensors are shared: what is written into one is no call of the core.
-reader = rust_tree.RustTreeReader(engine._core, bigram=engine._bigram_keys())
+reader = new_reader()
 node = reader.nodes(engine._computed)[0]
 tensor = engine._core.get_component_device_value(node.handle, rust_tree.ComponentType.FULL)
 tensor[0] = 0

@@ -108,7 +108,9 @@ def test_the_other_contracts_have_no_counterexample_within_the_time() -> None:
     assert said.keys() == NOT_CONFIRMED.keys()
     # A quick machine confirms one now and then: better than asked, and no reason to fail.
     outcomes = {"Not confirmed.", "Confirmed over all paths."}
-    assert {name: texts - outcomes for name, texts in said.items()} == {name: set() for name in said}
+    assert {name: texts - outcomes for name, texts in said.items()} == {
+        name: set() for name in said
+    }
 
 
 MUTANTS: list[tuple[Callable[..., Any], str, str]] = [
