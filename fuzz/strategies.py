@@ -54,8 +54,8 @@ from kvproof.spec.pages import page_ceil, page_floor
 NAMES = string.ascii_uppercase
 """A longer history takes them again, for requests and texts: what it keeps does not grow."""
 
-MIN_MOVES = 8
-MAX_MOVES = 14
+MIN_MOVES = 10
+MAX_MOVES = 16
 MAX_TOKENS = 24
 
 LOADED_TOKENS = 10
@@ -424,9 +424,14 @@ def _decode_past(sketch: _Sketch, further: int) -> None:
         _decode(sketch, 0)
 
 
-def _recompute(sketch: _Sketch, parent: int, tail: int) -> None:
-    """A prefix whose SWA half was given back is computed again, and published."""
-    _evict_swa(sketch, sketch.geometry.pool_tokens)
+def _recompute(sketch: _Sketch, parent: int, tail: int, pages: int) -> None:
+    """A prefix whose SWA half was given back is computed again, and published.
+
+    All that can be given back is, or so many ``pages``: older releases keep a tombstone only where
+    something lives behind it.
+    """
+    geometry = sketch.geometry
+    _evict_swa(sketch, pages * geometry.page_size or geometry.pool_tokens)
     _arrive(sketch, parent, 0, tail, 0)
 
 
@@ -450,13 +455,14 @@ def _there_and_back(
 
 
 def _leave(sketch: _Sketch, staying: int) -> None:
-    while len(sketch.running) > staying:
+    while len(sketch.running) > max(0, staying):
         _finish(sketch, 0)
 
 
 def _branch(sketch: _Sketch, tail: int) -> None:
     """A request branches off from one that still runs, a page before its end; both leave."""
     page_size = sketch.geometry.page_size
+    _leave(sketch, sketch.geometry.slots - 2)
     _arrive(sketch, 0, 0, 2 * page_size, 0)
     _arrive(sketch, 1, page_size, tail, 0)
     for _ in range(2):
@@ -538,15 +544,15 @@ def _moves_by_kind(
         (0, 1, 1, 2),
         cuts,
         tails,
-        (0, 0, *chunks),
+        (0, *chunks),
     )
     come_back = _move(_come_back, (1, 2), cuts, short, which)
     decode = _move(_decode, (0, 0, 1, 2))
     kept = range(1, geometry.draft_tokens + 1)
     few = (0, 0, 1)
     verify = _move(_verify, kept, few, which, (*few, *kept))
-    # An arrival stands twice, and so does who comes back: what breaks needs several of them.
-    # A real engine that drafts decodes no other way; the model does both.
+    # What arrives, leaves or comes back stands twice: what breaks needs several of them.
+    # A real engine that drafts decodes no other way; the model does both, in arbitrary scenarios.
     step: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (("decode", decode),)
     if geometry.draft_tokens > 1:
         # Without any a scenario would end with its prefills.
@@ -555,6 +561,7 @@ def _moves_by_kind(
         ("arrive", _move(_rest)),
         ("arrive", arrive),
         *step,
+        ("finish", _move(_finish, which)),
         ("arrive", arrive),
         ("finish", _move(_finish, which)),
         ("come back", come_back),
@@ -575,13 +582,20 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     """Moves that matter where the window lives in a pool of its own."""
     if geometry.swa_tokens is msgspec.UNSET:
         return ()
-    recompute = _move(_recompute, (1, 2), range(1, geometry.window + 1))
+    tails = range(1, geometry.window + 1)
+    # Often, since it takes luck besides: room in the pool, and a page where the branch is.
+    recompute: tuple[Kind, SearchStrategy[Move]] = (
+        "recompute",
+        _move(_recompute, (1, 2), tails, (0, 1)),
+    )
+    branch: tuple[Kind, SearchStrategy[Move]] = ("cuts", _move(_branch, tails))
+    further = range(geometry.page_size + 1)
+    decode_past: tuple[Kind, SearchStrategy[Move]] = ("decode past", _move(_decode_past, further))
     return (
         ("evict SWA", _move(_evict_swa, range(1, MAX_TOKENS + 1))),
-        ("decode past", _move(_decode_past, range(geometry.page_size + 1))),
-        ("recompute", recompute),
-        ("recompute", recompute),
-        ("cuts", _move(_branch, range(1, geometry.window + 1))),
+        *[decode_past] * 2,
+        *[recompute] * 4,
+        *[branch] * 3,
     )
 
 

