@@ -30,7 +30,7 @@ def find(key: str) -> Mutant:
 
 
 REUSE = find("model: never reuse")
-EQUIVALENT = find("engine: scatter filter one short (0.5.16:registry)")
+EQUIVALENT = find("engine: map cleared by tokens (0.5.15:paged-swa)")
 
 
 def cell(mutant: Mutant, state: State, oracle: Oracle = "fuzz") -> Cell:
@@ -131,7 +131,10 @@ def test_mutants_of_a_release_are_killed_by_short_campaigns() -> None:
         }  # fmt: skip
     assert {cell.state for cell in by.values()} == {"killed"}
     assert "MAP/stale-entry" in by["map not cleared"].by
-    assert by["window lock skipped"].by == "engine raised: AssertionError"
+    # The tree's own assertion may be met before a snapshot shows it.
+    assert {"LOCK/swa-lock-count", "engine raised: AssertionError"} & {
+        *by["window lock skipped"].by.split(", ")
+    }
     assert "CURSOR/too-far" in by["window released too early"].by
     assert by["split forgets a tombstone"].by == "engine raised: AssertionError"
 
