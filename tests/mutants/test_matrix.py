@@ -130,12 +130,13 @@ def test_mutants_of_a_release_are_killed_by_short_campaigns() -> None:
             )
         }  # fmt: skip
     assert {cell.state for cell in by.values()} == {"killed"}
-    assert "MAP/stale-entry" in by["map not cleared"].by
-    # The tree's own assertion may be met before a snapshot shows it.
-    assert {"LOCK/swa-lock-count", "engine raised: AssertionError"} & {
-        *by["window lock skipped"].by.split(", ")
-    }
-    assert "CURSOR/too-far" in by["window released too early"].by
+    # Which of these is met first hangs on what is drawn; the tree's own assertion is one of them.
+    for name, met in {
+        "map not cleared": {"MAP/stale-entry", "MAP/mapped-free"},
+        "window lock skipped": {"LOCK/swa-lock-count", "engine raised: AssertionError"},
+        "window released too early": {"CURSOR/too-far", "WINDOW/unmapped"},
+    }.items():
+        assert met & {*by[name].by.split(", ")}, (name, by[name].by)
     assert by["split forgets a tombstone"].by == "engine raised: AssertionError"
 
 
