@@ -22,7 +22,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kvproof.model.facts import Completed, Fact, Launched, Mode, Released, Rewritten, TableLane
-from kvproof.model.player import Engine, Lane, Player, RefusedError, Request, advanced
+from kvproof.model.player import (
+    Engine,
+    Lane,
+    OutOfTurnError,
+    Player,
+    RefusedError,
+    Request,
+    advanced,
+)
 from kvproof.model.scenario import (
     Abort,
     Complete,
@@ -87,10 +95,10 @@ class OverlapPlayer(Player):
         match operation:
             case Complete():
                 if not self.in_flight:
-                    raise RefusedError("nothing is in flight")
+                    raise OutOfTurnError("nothing is in flight")
                 yield from self._take()
             case Flush() if self.in_flight:
-                raise RefusedError("the cache is cleared only while nothing is in flight")
+                raise OutOfTurnError("the cache is cleared only while nothing is in flight")
             case _:
                 yield from super()._play(operation)
 

@@ -53,6 +53,10 @@ class RefusedError(Exception):
     """The engine has no room for an operation, or no way to run it; it changed nothing."""
 
 
+class OutOfTurnError(RefusedError):
+    """A scheduler would not begin the operation as things stand; the engine was not asked."""
+
+
 class NoMemoryError(RefusedError):
     """The engine says that its pools have too little memory for an operation."""
 
@@ -198,6 +202,9 @@ class Player:
                 number_texts(self.texts, operation.prompt)
             try:
                 yield from self._play(operation)
+            except OutOfTurnError as refusal:
+                yield Skipped(reason=str(refusal))
+                continue  # nothing in the engine can be otherwise
             except RefusedError as refusal:
                 yield Skipped(reason=str(refusal), no_memory=isinstance(refusal, NoMemoryError))
             pools = self.engine.pools() if self.snapshots else None
@@ -228,25 +235,25 @@ class Player:
                 self.engine.evict(operation.tokens, operation.swa_tokens)
             case Flush():
                 if any(r.state != "waiting" for r in self.requests.values()):
-                    raise RefusedError("the cache is cleared only while no request holds memory")
+                    raise OutOfTurnError("the cache is cleared only while no request holds memory")
                 self.engine.flush()
             case Complete():
-                raise RefusedError("nothing is in flight")
+                raise OutOfTurnError("nothing is in flight")
 
     def _alive(self, name: str, *states: str) -> Request:
         request = self.requests.get(name)
         if request is None:
-            raise RefusedError(f"there is no request {name}")
+            raise OutOfTurnError(f"there is no request {name}")
         if request.state not in states:
-            raise RefusedError(f"request {name} is {request.state}")
+            raise OutOfTurnError(f"request {name} is {request.state}")
         return request
 
     def _submit(self, operation: Submit) -> Iterator[Fact]:
         if operation.request in self.requests:
-            raise RefusedError(f"request {operation.request} is alive")
+            raise OutOfTurnError(f"request {operation.request} is alive")
         total = prompt_len(operation.prompt)
         if total < 1:
-            raise RefusedError("the prompt is empty")
+            raise OutOfTurnError("the prompt is empty")
         self.engine.submit(operation.request, token_ids(self.texts, operation.prompt, 0, total))
         self.requests[operation.request] = Request(operation.prompt, total, known=total)
         yield from ()
@@ -258,7 +265,7 @@ class Player:
             # An engine has one chunked request at a time; it is continued before others start.
             for other, state in self.requests.items():
                 if state.state == "prefilling":
-                    raise RefusedError(f"request {other} is in the middle of its prefill")
+                    raise OutOfTurnError(f"request {other} is in the middle of its prefill")
             chunk, matched = self.engine.admit(name, operation.tokens)
             self.occupancies += 1
             request.slot, request.occupancy = chunk.slot, self.occupancies
@@ -316,7 +323,7 @@ class Player:
         if not any(request.state in {"running", "ending"} for request in self.requests.values()):
             if operation.pad and self.forward is not None:
                 return []  # an idle rank runs the graph along with the others, all rows padded
-            raise RefusedError("no request is running")
+            raise OutOfTurnError("no request is running")
         return [
             Lane(request=name, slot=slot, occupancy=self.requests[name].occupancy,
                  start=position, end=position + draft_tokens,
@@ -378,7 +385,7 @@ class Player:
 
     def _verify(self, operation: Verify) -> Iterator[Fact]:
         if self.draft_tokens < 2:
-            raise RefusedError("the geometry has no draft tokens")
+            raise OutOfTurnError("the geometry has no draft tokens")
         lanes = self._lanes(operation)
         yield from self._windows("verify", lanes)
         if self.forward is not None:

@@ -24,6 +24,7 @@ from kvproof.model.facts import (
     Wrote,
     encode_fact,
 )
+from kvproof.model.player import OutOfTurnError, RefusedError
 from kvproof.model.reference import Policy, reference_player
 from kvproof.model.scenario import (
     Abort,
@@ -39,6 +40,7 @@ from kvproof.model.scenario import (
     Scenario,
     Submit,
     Verify,
+    number_texts,
 )
 
 SIZES = Geometry(window=4, page_size=4, slots=2, pool_tokens=32, draft_tokens=3)
@@ -292,3 +294,35 @@ def test_what_follows_does_not_change_what_came_before(scenario: Scenario) -> No
 def test_a_skipped_operation_changes_nothing(scenario: Scenario) -> None:
     for facts in steps(play(scenario.operations, scenario.geometry)):
         assert len(facts) == 1 or not any(isinstance(fact, Skipped) for fact in facts)
+
+
+class Asked:
+    """An engine, and how often it was asked for anything."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls += 1
+        return getattr(self.engine, name)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scenario=scenarios)
+def test_an_engine_is_not_asked_for_an_operation_out_of_turn(scenario: Scenario) -> None:
+    """So the player need not look whether it changed anything."""
+    player = reference_player(scenario.geometry)
+    list(player.play(Scenario(geometry=scenario.geometry, operations=())))
+    asked = Asked(player.engine)
+    player.engine = asked  # type: ignore[assignment]  # answers everything that the engine does
+    for operation in scenario.operations:
+        if isinstance(operation, Submit):
+            number_texts(player.texts, operation.prompt)
+        before = asked.calls
+        try:
+            list(player._play(operation))
+        except OutOfTurnError:
+            assert asked.calls == before
+        except RefusedError:
+            assert asked.calls > before
