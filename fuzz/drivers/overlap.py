@@ -32,7 +32,8 @@ from sglang.srt.managers.scheduler_components.batch_result_processor import (
 from sglang.srt.managers.utils import GenerationBatchResult
 
 from kvproof.fuzz.drivers import speculation
-from kvproof.fuzz.drivers.base import DEVICE, UNLIMITED, ReleaseEngine
+from kvproof.fuzz.drivers.base import ReleaseEngine
+from kvproof.fuzz.drivers.memory import DEVICE, UNLIMITED
 from kvproof.fuzz.drivers.pool import call_with_known
 from kvproof.model.facts import Mode
 from kvproof.model.player import Chunk, RefusedError

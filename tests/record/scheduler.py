@@ -126,7 +126,7 @@ def loop_of(engine: Any) -> tuple[Any, Any]:
     from sglang.srt.managers import scheduler
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
-    from kvproof.fuzz.drivers.base import UNLIMITED
+    from kvproof.fuzz.drivers.memory import UNLIMITED
 
     # An attribute that is None in a server of this kind must not be NOTHING.
     model = without_the_rest(object, vars(engine.model_config) | {"think_end_id": None})
@@ -246,7 +246,7 @@ def run(build: Build, day: Day, folder: Path) -> list[Launch]:
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     from kvproof.fuzz.drivers import speculation
-    from kvproof.fuzz.drivers.base import UNLIMITED
+    from kvproof.fuzz.drivers.memory import UNLIMITED
 
     drafts = day.geometry.draft_tokens
     recorder = Instrumentation(shims.engine_family(), folder=folder)
