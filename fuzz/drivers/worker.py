@@ -162,6 +162,7 @@ def load(options: Options) -> tuple[Ready, Build]:
         allocator_twins=options.allocator_twins,
         host_pool=has_host_pool(options.construction),
         interpret=options.kernels == "interpreter",
+        scheduler=True,
     )
     if options.kernels == "interpreter":
         watch(_broken)

@@ -51,6 +51,7 @@ def install(
     allocator_twins: bool = False,
     host_pool: bool = False,
     interpret: bool = True,
+    scheduler: bool = False,
 ) -> tuple[Shim, ...]:
     """Prepare this process for the engine and say how.
 
@@ -61,12 +62,18 @@ def install(
             launch a Triton kernel.
         host_pool: let a hierarchical cache have a host pool without a GPU.
         interpret: run kernels in the interpreter. Off, they are compiled, and a launch needs a GPU.
+        scheduler: the engine's scheduler is played, on the CPU. Its own kernels are interpreted
+            there in any case.
 
     Raises:
         EngineError: the engine's layout is not a known one.
         ShimError: the gate stays off, or Triton was imported too early.
     """
     shims = [_interpreter(), _stubs()] if interpret else [_stubs()]
+    if scheduler and not interpret:
+        shims.append(_host_kernels())
+    if _numpy_refuses_one_element():
+        shims.append(_one_element_index())
     shims.extend(_no_cuda_engine())
     if rocm_gate and engine_family().has_ring:
         shims.append(_rocm_gate())
@@ -90,6 +97,48 @@ def _interpreter() -> Shim:
         name="interpreter",
         replaces="the GPU that runs Triton kernels",
         reason="TRITON_INTERPRET=1: Triton's own interpreter runs the kernels' source on the CPU",
+    )
+
+
+def _host_kernels() -> Shim:
+    from kvproof.kernels.engines.host_kernels import SCHEDULER, interpret_scheduler
+
+    interpret_scheduler()
+    return Shim(
+        name="host-kernels",
+        replaces="the GPU under the scheduler's own Triton kernels: "
+        f"{', '.join(sorted(SCHEDULER))}, where their tensors lie on the CPU",
+        reason="pools, tree and scheduler stay on the CPU, which compiled kernels cannot reach; "
+        "these few are interpreted, and no kernel that is under test",
+    )
+
+
+def _numpy_refuses_one_element() -> bool:
+    """Whether NumPy makes no number of an array with one element: from 2.5 on."""
+    import numpy as np
+
+    try:
+        int(np.zeros(1, dtype=np.int32))
+    except TypeError:
+        return True
+    return False
+
+
+def _one_element_index() -> Shim:
+    """Let the interpreter take a tensor of one element for a bound of a loop."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_tensor
+    return Shim(
+        name="one-element-index",
+        replaces="how Triton's interpreter makes a number of a tensor with one element",
+        reason="that of Triton 3.6 asks NumPy for it, which refuses from 2.5 on",
     )
 
 
