@@ -105,6 +105,7 @@ MARKS: Mapping[str, tuple[Witness, ...]] = {
     "TRANSLATE-4": (
         "translated at use: idle", "translated at use: no plan", "translated at use: other length",
     ),
+    "TRANSLATE-7": ("replay after a larger batch",),
     "STREAM-1": ("step in flight", "lent again in flight"),
     "STREAM-2": ("table rewritten in flight",),
     "STREAM-3": ("freed in flight",),

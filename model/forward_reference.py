@@ -1,8 +1,8 @@
 """The reference engine for forwards: pools, a map, a backend that plans, graphs, in plain Python.
 
-It translates once a forward, as the releases do, and reuses the plan by the rule of the
-specification (TRANSLATE-3). A `Departure` says where it departs from what is right: each one is
-a defect that some engine had, and a mutant that CURRENT has to kill.
+It translates once a forward, as the releases do, reuses the plan by the rule of the specification
+(TRANSLATE-3) and fills a graph's buffer by it (TRANSLATE-7). A `Departure` says where it departs
+from what is right: each one is a defect that some engine had, and a mutant that CURRENT kills.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kvproof.model.forward_player import ForwardPlayer, Tokens
 from kvproof.model.forwards import ForwardMode
 from kvproof.model.player import RefusedError
 from kvproof.model.scenario import Geometry
-from kvproof.spec.indices import FullLoc, Page
+from kvproof.spec.indices import FullLoc, Page, SwaLoc
 from kvproof.spec.pages import page_ceil, page_of
-from kvproof.spec.translate import RESERVED_LOC, low_word, reuses_plan, swa_loc
+from kvproof.spec.translate import RESERVED_LOC, low_word, replayed_loc, reuses_plan, swa_loc
 
 Departure: TypeAlias = Literal[
     "none",
@@ -233,11 +233,14 @@ class ReferenceForwards:
             rows = self.geometry.slots * len(live) // len(tokens)
             first = mode not in self._buffers
             buffer = self._buffers.setdefault(mode, [RESERVED_LOC] * rows)
+            padding = [RESERVED_LOC] * (rows - len(live))
+            last = len(live) if self.departure == "graph tail kept" else rows
             if first or self.departure != "graph buffer not refreshed":
-                buffer[: len(live)] = live
-            if self.departure not in ("graph tail kept", "graph buffer not refreshed"):
-                buffer[len(live) :] = [RESERVED_LOC] * (rows - len(live))
-            now = self._columns(mode, tokens, locs, step) + [RESERVED_LOC] * (rows - len(live))
+                buffer[:last] = [
+                    replayed_loc(at, len(live), SwaLoc(loc))
+                    for at, loc in enumerate([*live, *padding][:last])
+                ]
+            now = self._columns(mode, tokens, locs, step) + padding
             window: list[int] | None = self._window(mode, tokens, step)
             if mode == "draft_extend":
                 if self.departure == "no window for a draft extend's graph":

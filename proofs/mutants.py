@@ -233,6 +233,13 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("halves swapped", translate.low_word, "value % WORD", "value - value % WORD"),
     _mutant("words of 16 bits", translate.low_word, "value % WORD", "value % 65536"),
     _mutant("translated on every read", translation.asked, "plan.translations == 0", "True"),
+    _mutant("buffer filled a row too far", translate.replayed_loc, "at < tokens", "at <= tokens"),
+    _mutant("tail of the buffer kept", translation.refreshed,
+        "replayed_loc(at, tokens, loc)", "select(at < tokens, loc, entry.storage)",
+    ),
+    _mutant("buffer never filled", translation.refreshed,
+        "entry.in_place, due, entry.storage", "entry.in_place, entry.storage, due",
+    ),
     # two streams
     _mutant("steps out of order", streams.sees, "<= launch", "<= launch + 1"),
     _mutant(

@@ -62,3 +62,15 @@ def double_word(low: int, high: int) -> int:
     pre: 0 <= low < 2**32 and 0 <= high < 2**31
     """
     return low + high * WORD
+
+
+def replayed_loc(at: int, tokens: int, loc: SwaLoc) -> SwaLoc:
+    """TRANSLATE-7. What entry ``at`` of a captured graph's buffer has to hold for so many tokens.
+
+    ``loc`` is the location of the token there. Behind the last token it is RESERVED_LOC, whatever
+    an earlier replay of more tokens left.
+
+    pre: at >= 0 and tokens >= 0 and loc >= 0
+    post: __return__ == (loc if at < tokens else 0)
+    """
+    return SwaLoc(select(at < tokens, loc, RESERVED_LOC))

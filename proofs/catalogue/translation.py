@@ -1,4 +1,4 @@
-"""T1 to T4, T6 and T7: translated locations, when a cached one may be used, and how it is read."""
+"""T1 to T7: translated locations, when a cached one may be used, and how it is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import z3
 
-from kvproof.model.translation import Plan, asked
+from kvproof.model.forward_reference import Departure, forward_player
+from kvproof.model.forwards import ForwardOperation, Replay
+from kvproof.model.forwards import Plan as PlanForward
+from kvproof.model.monitor import check
+from kvproof.model.scenario import Geometry, Scenario
+from kvproof.model.translation import NEW_CAPTURE, Captured, Plan, asked, refreshed
 from kvproof.proofs.asked import Store
 from kvproof.proofs.theorem import (
     ALL_RELEASES,
@@ -21,9 +26,11 @@ from kvproof.proofs.theorem import (
 )
 from kvproof.spec.indices import FullLoc, Page, SwaLoc
 from kvproof.spec.translate import (
+    RESERVED_LOC,
     WORD,
     double_word,
     low_word,
+    replayed_loc,
     reuses_plan,
     swa_loc,
     written_to,
@@ -160,6 +167,114 @@ def _epoch() -> Claim:
 def _elementwise_and_map() -> Claim:
     same = z3.And(PLANNED_LEN == LOC_LEN, _locs_planned(TOKEN) == _locs_now(TOKEN), _same_map())
     return Claim(given=(*_store, same), then=_written() == _due())
+
+
+# T5: a captured buffer, an entry at a time, prepared for a replay of TOKENS tokens
+
+AT, TOKENS, BEFORE = z3.Ints("at tokens tokens_before")
+"""An entry of the buffer, and how many tokens this replay and the one before it have."""
+
+_replay = (AT >= 0, TOKENS >= 0)
+
+
+def _entry_before() -> Captured:
+    """After any number of replays: only what `_name_stands` says is known of it."""
+    return Captured(storage=SwaLoc(z3.Int("left")), in_place=z3.Bool("in_place"))
+
+
+def _refreshed(entry: Captured) -> Captured:
+    return refreshed(entry, at=AT, tokens=TOKENS, loc=SwaLoc(_map_now(_locs_now(AT))))
+
+
+def _name_stands(entry: Captured) -> Fact:
+    """The induction's invariant: what the backend fills is what the graph reads."""
+    return entry.in_place
+
+
+def _buffer_due() -> Term:
+    """CURRENT: the map at the replay, of the replay's own locations; else the reserved one."""
+    return z3.If(AT < TOKENS, _map_now(_locs_now(AT)), z3.IntVal(RESERVED_LOC))
+
+
+def _capture_start() -> Claim:
+    return Claim(given=_replay, then=z3.BoolVal(_name_stands(NEW_CAPTURE)))
+
+
+def _capture_step() -> Claim:
+    entry = _entry_before()
+    return Claim(given=(*_replay, _name_stands(entry)), then=_name_stands(_refreshed(entry)))
+
+
+def _graph_reads_what_is_due() -> Claim:
+    entry = _entry_before()
+    return Claim(
+        given=(*_replay, _name_stands(entry)), then=_refreshed(entry).storage == _buffer_due()
+    )
+
+
+def _not_in_place() -> tuple[Captured, tuple[Fact, ...]]:
+    entry = _entry_before()
+    return entry, (*_replay, z3.Not(_name_stands(entry)))
+
+
+def _bound_anew_reads_what_lay_there() -> Claim:
+    entry, given = _not_in_place()
+    return Claim(given=given, then=_refreshed(entry).storage == entry.storage)
+
+
+def _bound_anew_is_harmless() -> Claim:
+    """The same tokens again, of other locations, into a tensor that was bound anew."""
+    entry, given = _not_in_place()
+    due = _map_now(_locs_now(AT))
+    return Claim(
+        given=(*given, AT < TOKENS, entry.storage >= 1, due >= 1),
+        then=_refreshed(entry).storage == due,
+        show={"tokens": TOKENS, "at": AT, "left": entry.storage, "due": due},
+    )
+
+
+def _tokens_alone() -> Claim:
+    """Only the tokens' own entries are filled, as the replay before did for more of them."""
+    left = z3.Int("left")
+    return Claim(
+        given=(*_replay, TOKENS >= 1, AT >= TOKENS, AT < BEFORE, left >= 1),
+        then=z3.If(AT < TOKENS, _map_now(_locs_now(AT)), left)
+        == replayed_loc(AT, TOKENS, SwaLoc(_map_now(_locs_now(AT)))),
+        show={"tokens": TOKENS, "before": BEFORE, "at": AT, "left": left},
+    )
+
+
+def _graphs(before: int, tokens: int, departure: Departure) -> Check:
+    """Two replays of a decode graph on the reference engine for forwards, which departs so."""
+    names = tuple(f"R{number}" for number in range(max(before, tokens)))
+    operations: tuple[ForwardOperation, ...] = (
+        PlanForward(mode="extend", requests=names, tokens=2),
+        Replay(mode="decode", requests=names[:before]),
+        Replay(mode="decode", requests=names[:tokens]),
+    )
+    sizes = Geometry(
+        window=2, page_size=2, slots=len(names), pool_tokens=8 * len(names),
+        swa_tokens=8 * len(names) + 2,
+    )  # fmt: skip
+    scenario = Scenario(geometry=sizes, operations=operations)
+    assert not check(forward_player(sizes).play(scenario)).violations
+    found = check(forward_player(sizes, departure).play(scenario)).worst_of("CURRENT")
+    return Check(
+        model="the reference engine for forwards",
+        invariant="CURRENT",
+        broken=found is not None,
+        says=f"a graph of {before} requests, then of {tokens}: "
+        + (found.sentence if found else "all is as the map says"),
+        why_not_engines="fixed before the oldest release that can be installed (#24743, #25889)",
+    )
+
+
+def _tail_kept(found: Values) -> Check:
+    return _graphs(found["before"], found["tokens"], "graph tail kept")
+
+
+def _bound_anew(found: Values) -> Check:
+    return _graphs(found["tokens"], found["tokens"], "graph buffer not refreshed")
 
 
 # T6: an int64 buffer read as int32, and the reverse. HALF and ODD make up the index.
@@ -429,6 +544,35 @@ THEOREMS: tuple[Theorem, ...] = (
         mutants=("plans never used",),
         witness=lambda: (*_store, PLANNED, z3.Not(IDLE), PLANNED_LEN == LOC_LEN, _same_map()),
         source="PR #27091; #25889",
+    ),
+    Theorem(
+        identifier="T5",
+        title="what a graph's replay reads",
+        statement="A captured graph reads the map's entries of the replay's own locations, and the "
+        "reserved one behind them, whatever earlier replays left, if its buffers are filled in "
+        "place and whole. A name that was bound anew leaves what lay there; filling the tokens' "
+        "entries alone leaves the tail of a larger batch.",
+        scope="any buffer, map and locations, any number of replays, by induction; an entry at a "
+        "time",
+        obligations=(
+            Obligation(name="initiation: capture", claim=_capture_start),
+            Obligation(name="consecution: replay", claim=_capture_step),
+            Obligation(name="safety: what the graph reads", claim=_graph_reads_what_is_due),
+            Obligation(name="bound anew, it reads the old", claim=_bound_anew_reads_what_lay_there),
+            Obligation(
+                name="the tokens' entries alone", claim=_tokens_alone, expected="refuted",
+                replay=_tail_kept,
+            ),
+            Obligation(
+                name="a name bound anew", claim=_bound_anew_is_harmless, expected="refuted",
+                replay=_bound_anew,
+            ),
+        ),
+        mutants=(
+            "buffer filled a row too far", "tail of the buffer kept", "buffer never filled",
+        ),
+        witness=lambda: (*_replay, _name_stands(_entry_before()), AT >= TOKENS, TOKENS >= 1),
+        source="PR #27091; #24743, #25889",
     ),
     Theorem(
         identifier="T6",

@@ -1,4 +1,4 @@
-"""TRANSLATE-1 to TRANSLATE-6 against tables and numpy's own reinterpretation."""
+"""TRANSLATE-1 to TRANSLATE-7 against tables and numpy's own reinterpretation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kvproof.spec.translate import (
     RESERVED_LOC,
     double_word,
     low_word,
+    replayed_loc,
     reuses_plan,
     swa_loc,
     written_to,
@@ -58,3 +59,12 @@ def test_translate_5_is_an_int64_buffer_read_as_int32(entries: list[int]) -> Non
 def test_translate_6_is_an_int32_buffer_read_as_int64(pairs: list[tuple[int, int]]) -> None:
     whole = np.array(pairs, dtype="<i4").reshape(-1).view("<i8").tolist()
     assert whole == [double_word(low, high) for low, high in pairs]
+
+
+@given(buffer=st.lists(locs, min_size=1, max_size=6), live=st.lists(locs, max_size=6))
+def test_translate_7_is_a_copy_and_a_fill(buffer: list[int], live: list[int]) -> None:
+    tokens = min(len(live), len(buffer))
+    due = np.array(buffer)
+    due[:tokens], due[tokens:] = live[:tokens], RESERVED_LOC
+    given = [*live[:tokens], *buffer[tokens:]]
+    assert due.tolist() == [replayed_loc(at, tokens, SwaLoc(loc)) for at, loc in enumerate(given)]
