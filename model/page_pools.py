@@ -81,6 +81,14 @@ class PagePools:
             elif "reserved page freed" in self.faults:
                 self.free_swa.append(NONE)
 
+    def saved(self) -> tuple[list[Page], list[Page]]:
+        """Both free lists, kept while pages are borrowed: up to 0.5.16 a draft's are."""
+        return list(self.free), list(self.free_swa)
+
+    def restore(self, saved: tuple[list[Page], list[Page]]) -> None:
+        """What was lent since is free again. The map is left: who is lent a page next sets it."""
+        self.free, self.free_swa = map(list, saved)
+
     def hand_over(self, to: Page, *, of: Page) -> None:
         """A page takes over the SWA half of another."""
         if self.swa_pages is not None:
