@@ -93,11 +93,19 @@ _OLD_METHODS = methods_of(
 _TREE_PAGE_METHODS = methods_of(
     trees=(_SWA_RADIX, UNIFIED_TREE), release="cache_finished_req", freed=_FREED_PAGES
 )
+_EVICTS_FOR_ALLOCATION = (f"{UNIFIED_TREE}.evict_for_alloc",)
+_TREE_ALLOCATION_METHODS = methods_of(
+    trees=(_SWA_RADIX, UNIFIED_TREE),
+    release="cache_finished_req",
+    freed=_FREED_PAGES,
+    evicts=_EVICTS_FOR_ALLOCATION,
+)
 _ROW_METHODS = methods_of(
     trees=(UNIFIED_TREE,),
     # The first thing that release_kv_cache asks of the tree.
     release="claim_kv_row",
     freed=_FREED_PAGES,
+    evicts=_EVICTS_FOR_ALLOCATION,
 )
 
 FAMILIES = (
@@ -184,7 +192,7 @@ FAMILIES = (
         parts=parts_of(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
-        methods=_TREE_PAGE_METHODS,
+        methods=_TREE_ALLOCATION_METHODS,
         fields=_REQ_KV_FIELDS,
     ),
     Family(
@@ -193,7 +201,7 @@ FAMILIES = (
         parts=parts_of(components=_COMPONENTS, **_OPS_GATE, **_SWA_TREE, **_RUST_CORE),
         kernels=_OPS_KERNELS,
         verify_order="write, then read",
-        methods=_TREE_PAGE_METHODS,
+        methods=_TREE_ALLOCATION_METHODS,
         fields=_REQ_KV_FIELDS,
     ),
     Family(

@@ -159,8 +159,9 @@ def methods_of(
     verified: str = VERIFY_COMMIT,
     paged: str = PAGED,
     tokens: str = TOKENS,
+    evicts: tuple[str, ...] = (),
 ) -> dict[str, tuple[str, ...]]:
-    """What the recorder listens to."""
+    """What the recorder listens to; ``evicts`` are ways to have a tree evict beside its own."""
     batch = "sglang.srt.managers.schedule_batch:ScheduleBatch"
     pool = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
     return {
@@ -169,7 +170,7 @@ def methods_of(
         "verified": (verified,),
         "release": tuple(f"{tree}.{release}" for tree in trees),
         "slot freed": (f"{pool}.free",),
-        "evict": tuple(f"{tree}.evict" for tree in trees),
+        "evict": (*(f"{tree}.evict" for tree in trees), *evicts),
         "flush": tuple(f"{tree}.reset" for tree in trees),
         "allocate": (
             f"{paged}.alloc",

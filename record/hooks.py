@@ -421,8 +421,9 @@ class Instrumentation:
     def _on_evict(self, tree: Any, params: Any, *_: Any, **__: Any) -> None:
         log = self._logs.get(tree.req_to_token_pool)
         # What a launch makes the tree evict is not an operation of its own.
-        if log and not log.preparing and params.num_tokens > 0:
-            log.recorder.evict(params.num_tokens)
+        tokens, swa_tokens = params.num_tokens, params.swa_num_tokens
+        if log and not log.preparing and (tokens > 0 or swa_tokens > 0):
+            log.recorder.evict(max(tokens, 0), max(swa_tokens, 0))
 
     def _on_flush(self, tree: Any) -> None:
         # A tree resets itself while it is made, before it has anything.

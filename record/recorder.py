@@ -277,9 +277,9 @@ class Recorder:
         request.holds_slot = request.leaving = False
         self._say(Released(request=request.name, slot=slot))
 
-    def evict(self, tokens: int) -> None:
-        """The tree is asked to give tokens back."""
-        self._step(Evict(tokens=tokens))
+    def evict(self, tokens: int, swa_tokens: int) -> None:
+        """The tree is asked to give so many tokens of either pool back."""
+        self._step(Evict(tokens=tokens, swa_tokens=swa_tokens))
 
     def flush(self) -> None:
         """The cache is cleared."""
