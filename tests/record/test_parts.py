@@ -250,7 +250,7 @@ def test_what_follows_a_verify_waits_for_its_result(ahead):
     # One whose result never comes stays out of the log.
     recorder.begin_verify()
     recorder.end_verify([Draft(two, 2)])
-    recorder.evict(4)
+    recorder.evict(4, 0)
     assert recorder.ended() == Ended(steps=len(steps))
 
 
