@@ -38,9 +38,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Entry(Expected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry as it is written: several targets may share it."""
+    """An entry as it is written: targets may share it, and a defect may show in several ways."""
 
     target: str | tuple[str, ...]  # type: ignore[assignment]
+    cause: Cause | tuple[Cause, ...]  # type: ignore[assignment]
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,13 +73,14 @@ def decode_expected(data: bytes) -> tuple[Expected, ...]:
         Expected(
             target=target,
             invariant=entry.invariant,
-            cause=entry.cause,
+            cause=cause,
             reason=entry.reason,
             reference=entry.reference,
             rare=entry.rare,
         )
         for entry in table.expected
         for target in ((entry.target,) if isinstance(entry.target, str) else entry.target)
+        for cause in ((entry.cause,) if isinstance(entry.cause, str) else entry.cause)
     )
 
 

@@ -1,7 +1,7 @@
 """The matrix of a run as Markdown: release and construction by invariant.
 
-Releases of one construction that came to the same stand in one row. The same run gives the same
-text, so that a document says when it has to be renewed.
+Releases of one construction that came to the same stand in one row; its rows stand together.
+The same run gives the same text, so that a document says when it has to be renewed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,22 @@ def markdown(results: Sequence[TargetResult], *, note: str) -> str:
         verdicts = {verdict.invariant: verdict for verdict in result.verdicts}
         cells = tuple(_cell(verdicts.get(invariant)) for invariant in asked)
         rows.setdefault((construction, cells), []).append(release)
+    constructions = list(dict.fromkeys(_base(construction) for construction, _ in rows))
+    grouped = sorted(rows.items(), key=lambda row: constructions.index(_base(row[0][0])))
     lines = [
         f"| release | construction | {' | '.join(asked)} |",
         "|" + "---|" * (len(asked) + 2),
         *(
             f"| {', '.join(releases)} | {construction} | {' | '.join(cells)} |"
-            for (construction, cells), releases in rows.items()
+            for (construction, cells), releases in grouped
         ),
     ]
     return "\n".join([*lines, "", note])
+
+
+def _base(construction: str) -> str:
+    """A construction without what narrows it."""
+    return construction.partition(",")[0]
 
 
 def _split(result: TargetResult) -> tuple[str, str]:

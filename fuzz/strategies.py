@@ -421,7 +421,7 @@ def _evict_swa(sketch: _Sketch, tokens: int) -> None:
 def _decode_past(sketch: _Sketch, further: int) -> None:
     """Decodes until the window has left what was prefilled, and ``further`` ones."""
     for _ in range(sketch.geometry.window + further):
-        _decode(sketch, 0)
+        _step(sketch)
 
 
 def _recompute(sketch: _Sketch, parent: int, tail: int, pages: int) -> None:
@@ -433,6 +433,24 @@ def _recompute(sketch: _Sketch, parent: int, tail: int, pages: int) -> None:
     geometry = sketch.geometry
     _evict_swa(sketch, pages * geometry.page_size or geometry.pool_tokens)
     _arrive(sketch, parent, 0, tail, 0)
+
+
+def _rewind(sketch: _Sketch, steps: int, cut: int, tail: int) -> None:
+    """A request leaves two nodes: its prompt, which loses its SWA half, and what it decoded.
+
+    Another branches off within the prompt and computes that half again. So any tree has a tombstone
+    to recover, also one that deletes a node of which nothing live is left behind it.
+    """
+    _leave(sketch, sketch.geometry.slots - 1)
+    _evict(sketch, sketch.geometry.pool_tokens)  # the prompt is what is evicted next
+    _arrive(sketch, 0, 0, tail, 0)
+    for _ in range(steps):
+        _step(sketch)
+    _finish(sketch, len(sketch.running) - 1)
+    if sketch.geometry.overlap:
+        sketch.operations += [Complete(), Complete()]  # now the host knows of the end
+    _evict_swa(sketch, 1)
+    _arrive(sketch, 1, steps + cut, tail, 0, in_pages=True)
 
 
 def _there_and_back(
@@ -591,8 +609,17 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     branch: tuple[Kind, SearchStrategy[Move]] = ("cuts", _move(_branch, tails))
     further = range(geometry.page_size + 1)
     decode_past: tuple[Kind, SearchStrategy[Move]] = ("decode past", _move(_decode_past, further))
+    # What is decoded fills a page; or the window leaves the prompt, and pages are given back;
+    # or it does so where that is done once a window, as 0.5.13 does.
+    both = geometry.window + geometry.page_size
+    steps = (geometry.page_size, both, 2 * both)
+    rewind: tuple[Kind, SearchStrategy[Move]] = (
+        "recompute",
+        _move(_rewind, steps, (0, 1, geometry.page_size), tails),
+    )
     return (
         ("evict SWA", _move(_evict_swa, range(1, MAX_TOKENS + 1))),
+        *[rewind] * 2,
         *[decode_past] * 2,
         *[recompute] * 4,
         *[branch] * 3,

@@ -88,6 +88,9 @@ def _read_map(view: SwaView, swa: SwaPool) -> None:
                     view.crooked.append(
                         ("torn", f"page {mapped} is mapped with a gap before place {first}")
                     )
+                # A page is written from its start: what is left of an earlier tenant comes behind,
+                # and says nothing of who owns the SWA page that it names.
+                continue
             to[mapped] = lent
             if first or last < size:
                 view.parts[mapped] = (first, last)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from kvproof.fuzz.constructions import REGISTRY
+from kvproof.fuzz.constructions import CHUNK, REGISTRY
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError as SetupError
@@ -220,6 +220,22 @@ def test_a_verify_writes_by_its_next_tenants_row(
     if found is not None:
         assert "the verify of request A (launch 4) writes position 6 by row 1" in found.sentence
         assert "a location which holds position 6 of request C" in found.sentence
+
+
+def test_without_a_tree_it_takes_the_slot_of_one_and_the_pages_of_another(
+    start: Callable[..., EngineProcess],
+) -> None:
+    """Two end in one round: the pages of the first are lent next, and the slot of the second."""
+    scenario = Scenario(
+        geometry=msgspec.structs.replace(DRAFTING, pool_tokens=64),
+        operations=(
+            *arrive("A", ("A", 6)), *arrive("D", ("D", 6)), Verify(accepted=1),
+            Finish(request="A"), Finish(request="D"), Verify(accepted=1),
+            *arrive("B", ("B", 16)), Complete(),
+        ),
+    )  # fmt: skip
+    monitor = check(start("0.5.23", construction=CHUNK).play(scenario, timeout=60, backend="rules"))
+    assert [*monitor.violations] == [("IN-FLIGHT", "rewritten")]
 
 
 @pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])

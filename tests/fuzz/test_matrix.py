@@ -31,6 +31,18 @@ def test_releases_that_came_to_the_same_stand_in_one_row() -> None:
     assert rows[-1] == "note"
 
 
+def test_the_rows_of_a_construction_stand_below_each_other() -> None:
+    result = campaign(FakeProcess(rules=UNCAPPED)).run()
+    unlike = tuple(replace(v, status="unknown", violation=None) for v in result.verdicts)
+    one = replace(result, target="sglang-1:registry", versions={"sglang": "1"})
+    paged = replace(one, target="sglang-1:paged-swa")
+    two = replace(one, target="sglang-2:registry", versions={"sglang": "2"}, verdicts=unlike)
+    rows = markdown((one, paged, two), note="").splitlines()[2:5]
+    assert [row.split("|")[1:3] for row in rows] == [
+        [" 1 ", " registry "], [" 2 ", " registry "], [" 1 ", " paged-swa "],
+    ]  # fmt: skip
+
+
 def test_a_release_without_a_ring_says_so() -> None:
     result = campaign(FakeProcess(rules=UNCAPPED)).run()
     verdicts = tuple(

@@ -166,6 +166,12 @@ def test_map(name: str) -> None:
     assert (cause, sentence) in judged(pools)["MAP"]
 
 
+def test_what_an_earlier_tenant_left_of_a_page_owns_no_page_of_the_swa_pool() -> None:
+    # A has two tokens of page 5; of its other two the map still says where they were, in page 4's.
+    left = with_swa(full_to_swa=((8, 20, 4), (16, 24, 6), (22, 26, 2), (24, 4, 4)))
+    assert judged(left) == {"MAP": [("torn", "page 5 maps to SWA pages 7 and 6")]}
+
+
 PARTITIONS: dict[str, tuple[Pools, Cause, str]] = {
     "a page has no owner": (
         with_swa(free=(2, 3, 4), counters={}), "leak",
