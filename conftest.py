@@ -41,6 +41,9 @@ SERVERS_AT_ONCE = 6
 
 FORK_SERVER = Path(__file__).parent / "tests" / "fork_server.py"
 
+QUICK = ("tests/files/", "tests/model/", "tests/spec/")
+"""Folders of many short files, without engines."""
+
 Keep = Callable[[Hashable, Callable[[], EngineProcess]], EngineProcess]
 
 
@@ -49,6 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fresh-engines", action="store_true", help="import each engine in a process of its own"
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Short files last: a long one at the end leaves a worker of pytest-xdist without work."""
+    items.sort(key=lambda item: item.nodeid.startswith(QUICK))
 
 
 @pytest.fixture(scope="session")
