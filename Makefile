@@ -46,12 +46,21 @@ browser: setup ## Find or fetch the browser that tests need
 	  echo "no browser: install chromium, or the tests of the page are skipped" >&2
 
 .PHONY: test
-test: engines browser ## Set up and run the linter, the type checker and all tests
+test: setup ## Set up and run the linter, the type checker and all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --jobs 2 engines browser
+	@$(MAKE) --jobs 2 types pytest
+
+.PHONY: types
+types: setup ## Run the type checker
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks examples
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+# Files in the order of collection (conftest.py), not by their number of tests.
+.PHONY: pytest
+pytest: setup ## Run the tests
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: commands
 commands: setup ## Make docs/commands.md anew, from what the commands say of themselves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import typer
@@ -13,10 +13,8 @@ from rich.text import Text
 
 from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
 from kvproof.kernels.backends import KernelBackend, require
-from kvproof.kernels.batch import Batched, Play, play_batch
 from kvproof.kernels.capture import TARGETS, Captured, KernelProcess, Order
 from kvproof.kernels.catalogue import family_of
-from kvproof.kernels.compare import Compared, compare
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.kernels.inventory import inventory
@@ -25,7 +23,11 @@ from kvproof.model.text import encode_text
 from kvproof.proofs.kernels.mutants import MUTANTS
 from kvproof.proofs.kernels.report import KernelReport, examine
 from kvproof.proofs.solver import DEFAULT_TIMEOUT_S, Prover
-from kvproof.triage.batch import scenario_of, shown_by_model
+
+# Torch comes with these. It takes two seconds, for which no other command waits.
+if TYPE_CHECKING:
+    from kvproof.kernels.batch import Batched
+    from kvproof.kernels.compare import Compared
 
 commands = typer.Typer(
     name="kernels",
@@ -182,6 +184,8 @@ def compare_(
 
     Exits with 1 if a kernel differs or fails, with 2 if nothing could be compared.
     """
+    from kvproof.kernels.compare import compare  # noqa: PLC0415
+
     found: list[Compared] = []
     with progress("comparing", lines=False) as tell:
         for each in _engines(engine):
@@ -257,6 +261,9 @@ def batch_(
     scheduler would decide is drawn, with the cap as --tail says. Exits with 1 if a property breaks
     that should hold, or holds that should break.
     """
+    from kvproof.kernels.batch import Play, play_batch  # noqa: PLC0415
+    from kvproof.triage.batch import scenario_of, shown_by_model  # noqa: PLC0415
+
     require(backend)
     if draft > window:
         raise EngineError(

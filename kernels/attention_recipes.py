@@ -13,18 +13,7 @@ from unittest import mock
 import torch
 
 from kvproof.kernels.family import Family
-
-HEADS = 20
-"""Query heads: the last block of them is not full."""
-
-DIM = 48
-"""Width of a row: less than its block."""
-
-V4_HEADS, V4_DIM = 128, 512
-"""DeepSeek-V4's, without tensor parallelism."""
-
-SPLITS = 16
-"""Splits of a launch that is split; the most that the wrapper takes on HIP."""
+from kvproof.kernels.launch_sizes import DIM, HEADS, SMALL_RECIPES, SPLITS, V4_DIM, V4_HEADS
 
 _ROWS = 40
 
@@ -74,10 +63,12 @@ def _prefill(family: Family, dice: Random, *, heads: int = HEADS, dim: int = DIM
     )  # fmt: skip
 
 
+_DECODE, _SPLIT, _PREFILL = SMALL_RECIPES
+
 RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
-    "decode attention": lambda family, dice: _decode(family, dice, split=False),
-    "decode attention, split": lambda family, dice: _decode(family, dice, split=True),
-    "prefill attention": _prefill,
+    _DECODE: lambda family, dice: _decode(family, dice, split=False),
+    _SPLIT: lambda family, dice: _decode(family, dice, split=True),
+    _PREFILL: _prefill,
 }
 """As `recipes.RECIPES`."""
 

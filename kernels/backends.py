@@ -2,13 +2,13 @@
 
 A backend that this machine lacks is `missing`, with the reason; nothing that needed it may count as
 passed. Results carry the `label`, which names the GPU's architecture.
+
+Torch is imported where it is asked: that takes two seconds, and most commands have no use for it.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
-
-import torch
 
 from kvproof.kernels.engines.errors import EngineError
 
@@ -19,6 +19,8 @@ KERNEL_BACKENDS: tuple[KernelBackend, ...] = get_args(KernelBackend)
 
 def missing(backend: KernelBackend) -> str | None:
     """Why kernels cannot run there on this machine; None if they can."""
+    import torch  # noqa: PLC0415  # in an engine's process it comes before the shims
+
     if backend == "interpreter":
         return None
     built = torch.version.cuda if backend == "cuda" else torch.version.hip
@@ -47,6 +49,8 @@ def label(backend: KernelBackend) -> str:
     """Name in results: ``interpreter``, ``cuda:sm_90``, ``hip:gfx942``. The GPU must be there."""
     if backend == "interpreter":
         return backend
+    import torch  # noqa: PLC0415
+
     if backend == "hip":
         name: str = torch.cuda.get_device_properties(0).gcnArchName
         return f"hip:{name.partition(':')[0]}"

@@ -18,20 +18,13 @@ import numpy as np
 import torch
 
 from kvproof.kernels.family import Family
-
-PAGE = 16
-"""Tokens of a page."""
+from kvproof.kernels.launch_sizes import PAGE, WINDOW
 
 CONTEXT = 256
 """Columns of the request table."""
 
 POINTED: list[torch.Tensor] = []
 """What the last launch passed the addresses of."""
-
-WINDOW = 128
-
-WORKERS = 128
-"""Programs that share a request in the wrapper of the window ids."""
 
 _FULL = 512
 """Full locations that have a window location."""

@@ -18,16 +18,9 @@ import torch
 from kvproof.kernels import attention_recipes, memory_recipes, store_recipes
 from kvproof.kernels.family import Family
 from kvproof.kernels.launch import Ring, RingKernels
+from kvproof.kernels.launch_sizes import COMPRESSED, HEAD_DIM, ROPE_DIM, WINDOW
 
-WINDOW = 128
-"""DeepSeek-V4's sliding window."""
-
-HEAD_DIM = 512
-ROPE_DIM = 64
 _PAGES = 4096
-COMPRESSED = 2048
-"""Width of a compressed page table: two rounds of the kernels' loop over it."""
-
 _DRAFT_TOKENS = 4
 
 

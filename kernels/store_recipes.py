@@ -8,20 +8,13 @@ from random import Random
 import torch
 
 from kvproof.kernels.family import Family
+from kvproof.kernels.launch_sizes import INDEXER_BYTES, PAGE_BYTES, STORE_PAGE
 
-PAGE = 256
-"""Tokens of a page of DeepSeek-V4's paged pools."""
-
-PAGE_BYTES = 149_760
-"""Bytes of such a page: tokens of 576 bytes and 8 scales, in whole 576 (PR #40351)."""
-
-INDEXER_BYTES = PAGE * (128 + 4)
-"""Bytes of a page of the indexer: a key and a float scale a token."""
 _PAGES = 2
 
 
 def _locations(dice: Random, count: int) -> torch.Tensor:
-    return torch.tensor(dice.sample(range(_PAGES * PAGE), count), dtype=torch.int32)
+    return torch.tensor(dice.sample(range(_PAGES * STORE_PAGE), count), dtype=torch.int32)
 
 
 def _paged_store(family: Family, dice: Random) -> None:
@@ -30,7 +23,7 @@ def _paged_store(family: Family, dice: Random) -> None:
         torch.randn(count, 512, dtype=torch.bfloat16),
         torch.zeros(_PAGES, PAGE_BYTES, dtype=torch.uint8),
         _locations(dice, count),
-        PAGE,
+        STORE_PAGE,
     )
 
 
@@ -40,7 +33,7 @@ def _indexer_store(family: Family, dice: Random) -> None:
         torch.randn(count, 128, dtype=torch.bfloat16),
         torch.zeros(_PAGES, INDEXER_BYTES, dtype=torch.uint8),
         _locations(dice, count),
-        PAGE,
+        STORE_PAGE,
     )
 
 

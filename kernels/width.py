@@ -14,12 +14,18 @@ from typing import TypeAlias
 import msgspec
 import z3
 
-from kvproof.kernels import attention_recipes
-from kvproof.kernels.attention_recipes import SPLITS, V4_DIM, V4_HEADS
-from kvproof.kernels.memory_recipes import PAGE, WORKERS
-from kvproof.kernels.recipes import COMPRESSED, WINDOW
-from kvproof.kernels.store_recipes import PAGE as STORE_PAGE
-from kvproof.kernels.store_recipes import PAGE_BYTES
+from kvproof.kernels.launch_sizes import (
+    COMPRESSED,
+    PAGE,
+    PAGE_BYTES,
+    SMALL_RECIPES,
+    SPLITS,
+    STORE_PAGE,
+    V4_DIM,
+    V4_HEADS,
+    WINDOW,
+    WORKERS,
+)
 from kvproof.kernels.symbolic import Access, Integers, Loop, Run, Term, must_fit
 
 STRIDE = WINDOW + 3
@@ -180,10 +186,6 @@ _SUMS: Mapping[str, str] = dict.fromkeys(
     ("alloc_extend_kernel", "alloc_decode_kernel", "assign_extend_cache_locs"), "tokens"
 )
 """Sums of lengths, and what they are at most. Other sums count lanes."""
-
-
-SMALL_RECIPES = frozenset(attention_recipes.RECIPES)
-"""Launches that are smaller than real ones; their widths say nothing."""
 
 
 def of_true_size(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -185,6 +186,36 @@ def test_without_a_ring_its_invariants_are_skipped_and_the_others_as_known(
         if entry := known.get(invariant):
             may = {"violated", "holds"} if entry.rare else {"violated"}
         assert found[invariant] in may, invariant
+
+
+DOCTORED = """\
+[[expected]]
+target = "{target}"
+invariant = "PADDING"
+cause = "padding-escapes"
+reason = "a lie"
+reference = "none"
+
+[[expected]]
+target = "{target}"
+invariant = "FRESH-PREFILL"
+cause = "rejected-draft"
+reason = "a lie"
+reference = "none"
+"""
+
+
+def test_a_doctored_table_is_contradicted(target: Target, run: Run, tmp_path: Path) -> None:
+    if not target.has_ring:
+        pytest.skip("this release has no ring, so nothing of it is asked")
+    doctored = tmp_path / "expected.toml"
+    doctored.write_text(DOCTORED.format(target=target.name))
+    cells = {cell.invariant: cell for cell in compare(run.result, load_expected(doctored))}
+    assert cells["PADDING"].agreement == "changed"
+    assert cells["FRESH-PREFILL"].agreement == "changed"
+    for verdict in run.result.verdicts:
+        if verdict.status == "violated" and verdict.invariant != "FRESH-PREFILL":
+            assert cells[verdict.invariant].agreement == "not expected"
 
 
 SUB_WINDOW_RUN = Scenario(

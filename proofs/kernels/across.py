@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import z3
 
-from kvproof.kernels.recipes import HEAD_DIM, WINDOW
+from kvproof.kernels.launch_sizes import HEAD_DIM, WINDOW
 from kvproof.proofs.kernels.base import (
     LANE,
     MORE,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import z3
 
-from kvproof.kernels.memory_recipes import PAGE
+from kvproof.kernels.launch_sizes import PAGE
 from kvproof.kernels.symbolic import Access, Run
 from kvproof.kernels.ttir import UnknownCodeError
 from kvproof.proofs.kernels.base import (

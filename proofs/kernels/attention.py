@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import z3
 
-from kvproof.kernels.attention_recipes import DIM, HEADS, SPLITS
+from kvproof.kernels.launch_sizes import DIM, HEADS, SPLITS
 from kvproof.kernels.symbolic import Access, Run
 from kvproof.proofs.kernels.base import LANE, MORE, Code, P, Q, fixed, only, proved, there
 from kvproof.proofs.theorem import Claim, Fact, Obligation, Term, Theorem

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import z3
 
 from kvproof.kernels.evaluate import constants
-from kvproof.kernels.recipes import WINDOW
+from kvproof.kernels.launch_sizes import WINDOW
 from kvproof.kernels.symbolic import Access, Run
 from kvproof.proofs.kernels.base import (
     LANE,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import z3
 
-from kvproof.kernels.recipes import HEAD_DIM, ROPE_DIM
+from kvproof.kernels.launch_sizes import HEAD_DIM, ROPE_DIM
 from kvproof.kernels.symbolic import Access, Run
 from kvproof.proofs.kernels.base import (
     LANE,

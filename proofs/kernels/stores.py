@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import z3
 
-from kvproof.kernels.store_recipes import INDEXER_BYTES, PAGE, PAGE_BYTES
+from kvproof.kernels.launch_sizes import INDEXER_BYTES, PAGE_BYTES, STORE_PAGE
 from kvproof.kernels.symbolic import Access, Run
 from kvproof.proofs.kernels.base import LANE, MORE, Code, P, Q, in_lanes, only, proved, there
 from kvproof.proofs.theorem import Claim, Fact, Obligation, Term, Theorem
@@ -34,7 +34,7 @@ class _View:
 
 
 _DATA, _ROPE = 576, 448
-_SCALES = PAGE * _DATA
+_SCALES = STORE_PAGE * _DATA
 
 _PAGED_VIEWS = (
     _View(
@@ -67,7 +67,7 @@ _INDEXER_VIEWS = (
         base="cache_f32_ptr",
         size=4,
         inside=lambda byte, place: z3.And(
-            byte >= PAGE * 128 + place * 4, byte < PAGE * 128 + (place + 1) * 4
+            byte >= STORE_PAGE * 128 + place * 4, byte < STORE_PAGE * 128 + (place + 1) * 4
         ),
     ),
 )
@@ -92,12 +92,12 @@ def _obligations(
         def claim() -> Claim:
             run, loc, _, given = parts()
             store = only(run, view.base)
-            byte = store.offset * view.size - loc / PAGE * page_bytes
+            byte = store.offset * view.size - loc / STORE_PAGE * page_bytes
             return Claim(
                 given=(*given, in_lanes(store, LANE), store.when),
                 then=z3.And(
-                    byte >= 0, byte + view.size <= page_bytes, view.inside(byte, loc % PAGE),
-                    view.inside(byte + view.size - 1, loc % PAGE),
+                    byte >= 0, byte + view.size <= page_bytes, view.inside(byte, loc % STORE_PAGE),
+                    view.inside(byte + view.size - 1, loc % STORE_PAGE),
                 ),
             )  # fmt: skip
 
@@ -164,7 +164,7 @@ def paged_store(code: Code) -> Theorem:
         "its page and stay in the page; the three views of the pool share no byte, and no byte is "
         "stored twice.",
         scope=f"all locations and numbers of tokens, as numbers without a width (see K10); pages "
-        f"of {PAGE} tokens and {PAGE_BYTES:,} bytes; H16; what the bytes say is not covered",
+        f"of {STORE_PAGE} tokens and {PAGE_BYTES:,} bytes; H16; what the bytes say is not covered",
         obligations=_obligations(code, PAGED, _PAGED_VIEWS, PAGE_BYTES, 8),
         mutants=(),
         source=f"_triton_fused_store_flashmla_kernel ({code.release})",
@@ -179,7 +179,7 @@ def indexer_store(code: Code) -> Theorem:
         statement="A token's 128 fp8 bytes and its scale go to its own place in its page and stay "
         "in the page; the two views share no byte, and no byte is stored twice.",
         scope=f"all locations and numbers of tokens, as numbers without a width (see K10); pages "
-        f"of {PAGE} tokens; plain layout; H16; what the bytes say is not covered",
+        f"of {STORE_PAGE} tokens; plain layout; H16; what the bytes say is not covered",
         obligations=_obligations(code, INDEXER, _INDEXER_VIEWS, INDEXER_BYTES, 1),
         mutants=(),
         source=f"_triton_fused_store_indexer_kernel ({code.release})",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import z3
 
-from kvproof.kernels.memory_recipes import PAGE, WORKERS
+from kvproof.kernels.launch_sizes import PAGE, WORKERS
 from kvproof.kernels.symbolic import Access, Run, at
 from kvproof.proofs.kernels.base import LANE, MORE, PLACE, Code, P, Q, in_lanes, only, proved, there
 from kvproof.proofs.theorem import Claim, Fact, Term, Theorem
