@@ -105,7 +105,9 @@ class Split(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True, tag="unfinished"):
-    """What of a window is live once an unfinished request is inserted? Asks ``cache_unfinished_req``.
+    """What of a window is live after an insert of an unfinished request?
+
+    Asks ``cache_unfinished_req``.
 
     Attributes:
         tree: the class.

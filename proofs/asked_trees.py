@@ -1,7 +1,7 @@
 """A release's own tree, asked what the insert of an unfinished request makes of it.
 
-Imported in an engine's process, after the shims. Tree, allocator and pool are the release's own, with
-pages of one token; the request is a stand-in with what the tree reads of one.
+Imported in an engine's process, after the shims. Tree, allocator and pool are the release's own,
+with pages of one token; the request is a stand-in with what the tree reads of one.
 """
 
 from __future__ import annotations
