@@ -38,6 +38,12 @@ INTERVAL = "paged-swa-interval"
 DFLASH = "paged-swa-dflash"
 """A hybrid model whose drafts are DFLASH's, which prepares its steps by other code than EAGLE."""
 
+COMPACT = "paged-swa-compact"
+"""The same, and a match merges nodes that are alone on their path."""
+
+UNIFIED_EARLY_RELEASE = "paged-swa-unified-early-release"
+"""`EARLY_RELEASE` over `UnifiedRadixCache`, where that is an operator's choice."""
+
 NO_MARGIN = "paged-swa-no-margin"
 """The same, and a running request gives back all whole SWA pages before its window."""
 
@@ -122,6 +128,8 @@ _EACH_STEP = {
     # Before 0.5.14 it is a window, which will do.
     "SGLANG_SWA_EVICTION_INTERVAL": "1",
 }
+_UNIFIED_TREE = {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
+_EARLY_RELEASE = {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"}
 
 CONSTRUCTIONS: dict[str, Construction] = {
     REGISTRY: Construction(),
@@ -129,15 +137,21 @@ CONSTRUCTIONS: dict[str, Construction] = {
     PYTHON_CORE: Construction(environment=_PYTHON, by_name=True),
     CHUNK: Construction(reuses=False, arguments=_NO_TREE, by_name=True),
     PAGED_SWA: Construction(paged=True, environment=_EACH_STEP),
-    UNIFIED: Construction(
-        paged=True, by_name=True, environment=_EACH_STEP | {"SGLANG_ENABLE_UNIFIED_RADIX_TREE": "1"}
-    ),
+    UNIFIED: Construction(paged=True, by_name=True, environment=_EACH_STEP | _UNIFIED_TREE),
     PAGED_SWA_TREE: Construction(paged=True, by_name=True, tree=SWA_TREE, environment=_EACH_STEP),
     PAGED_PYTHON: Construction(paged=True, by_name=True, environment=_EACH_STEP | _PYTHON),
     EARLY_RELEASE: Construction(
         paged=True,
         by_name=True,
-        environment=_EACH_STEP | {"SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW": "1"},
+        environment=_EACH_STEP | _EARLY_RELEASE,
+    ),
+    COMPACT: Construction(
+        paged=True,
+        by_name=True,
+        environment=_EACH_STEP | {"SGLANG_OPT_SWA_RADIX_CACHE_COMPACT": "1"},
+    ),
+    UNIFIED_EARLY_RELEASE: Construction(
+        paged=True, by_name=True, environment=_EACH_STEP | _UNIFIED_TREE | _EARLY_RELEASE
     ),
     NO_MARGIN: Construction(
         paged=True,
@@ -176,14 +190,14 @@ CONSTRUCTIONS: dict[str, Construction] = {
 
 _HOST = (PAGED_SWA_HICACHE, LATE_COPIES, WRITE_BACK)
 _ALL = (CHUNK, PAGED_SWA, EARLY_RELEASE, PAGED_CHUNK, PAGED_UNCHUNKED, PAGED, PAGED_HICACHE)
-_BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED)
+_BEFORE_UNIFIED = (REGISTRY, *_ALL, UNIFIED, COMPACT)
 _BOTH_TREES = (REGISTRY, SWA_TREE, *_ALL, PAGED_SWA_TREE, INTERVAL, DFLASH, *_HOST)
 _BOTH_CORES = (REGISTRY, PYTHON_CORE, *_ALL, PAGED_PYTHON, INTERVAL, DFLASH, *_HOST)
 
 BY_FAMILY: dict[str, tuple[str, ...]] = {
     "0.5.12": _BEFORE_UNIFIED,
-    "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN),
-    "0.5.14": (*_BEFORE_UNIFIED, NO_MARGIN, INTERVAL, DFLASH, *_HOST),
+    "0.5.13": (*_BEFORE_UNIFIED, NO_MARGIN, *_HOST),
+    "0.5.14": (*_BEFORE_UNIFIED, UNIFIED_EARLY_RELEASE, NO_MARGIN, INTERVAL, DFLASH, *_HOST),
     "0.5.16": _BOTH_TREES,
     "0.5.17": _BOTH_TREES,
     "0.5.18": _BOTH_TREES,

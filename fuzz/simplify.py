@@ -45,6 +45,9 @@ LEAST_POOL = 64
 SMALL_SIZE = 8
 """Windows and pages of so many tokens are made smaller one at a time."""
 
+MOST_SWA_PAGES = 32
+"""A larger SWA pool is not made smaller a page at a time."""
+
 Search: TypeAlias = Callable[[Breaks, Iterable[Scenario]], Scenario | None]
 """Finds the first candidate, in the order given, that breaks; a parallel one finds the same."""
 
@@ -73,14 +76,23 @@ def simplify(scenario: Scenario, breaks: Breaks, *, search: Search = one_by_one)
     while (found := search(breaks, _halved(scenario))) is not None:
         scenario = found
     scenario = _thinned(scenario, breaks, search)
+    found = scenario
+    while found is not None:
+        scenario = _stripped(found, breaks, search)
+        found = search(breaks, _tightened(scenario))
+    renamed = _renamed(scenario)
+    return renamed if renamed == scenario or breaks(renamed) else scenario
+
+
+def _stripped(scenario: Scenario, breaks: Breaks, search: Search) -> Scenario:
+    """Until no step makes it smaller that leaves the SWA pool as it is."""
     before = None
     while scenario != before:
         before = scenario
         for smaller in (_fewer_operations, _simpler_rest):
             while (found := search(breaks, smaller(scenario))) is not None:
                 scenario = found
-    renamed = _renamed(scenario)
-    return renamed if renamed == scenario or breaks(renamed) else scenario
+    return scenario
 
 
 def _halved(scenario: Scenario) -> Iterator[Scenario]:
@@ -185,16 +197,21 @@ def _simpler_rest(scenario: Scenario) -> Iterator[Scenario]:
                 scenario, operations=(*operations[:index], simpler, *operations[index + 1 :])
             )
     yield from _fewer_texts(scenario)
-    for window in _lower(geometry.window):
-        yield replace(scenario, geometry=replace(geometry, window=window))
-    for page_size in _lower(geometry.page_size):
-        pool_tokens = page_floor(geometry.pool_tokens, page_size)
-        sizes = _with_pages(geometry, page_size, pool_tokens)
+    for sizes in _smaller_sizes(geometry):
         yield replace(scenario, geometry=sizes)
     for draft_tokens in _lower(geometry.draft_tokens):
         yield replace(scenario, geometry=replace(geometry, draft_tokens=draft_tokens))
     if (fitted := fit_pool(scenario)) != scenario:
         yield fitted
+
+
+def _smaller_sizes(geometry: Geometry) -> Iterator[Geometry]:
+    """With a smaller window, or smaller pages."""
+    for window in _lower(geometry.window):
+        yield replace(geometry, window=window)
+    for page_size in _lower(geometry.page_size):
+        pool_tokens = page_floor(geometry.pool_tokens, page_size)
+        yield _with_pages(geometry, page_size, pool_tokens)
 
 
 def _lower(value: int, least: int = 1) -> Iterator[int]:
@@ -317,6 +334,30 @@ def _unfinished(scenario: Scenario) -> Iterator[Scenario]:
         if isinstance(operation, Finish | Abort):
             kept = (*scenario.operations[:index], *scenario.operations[index + 1 :])
             yield replace(scenario, geometry=more, operations=kept)
+
+
+def _tightened(scenario: Scenario) -> Iterator[Scenario]:
+    """A smaller SWA pool, with a step fewer, or with a smaller window or page.
+
+    What breaks since the pool is full needs less to fill it. Never a smaller pool alone: where it
+    is not what breaks, it would only be one more thing to think of.
+    """
+    geometry = scenario.geometry
+    if geometry.swa_tokens is msgspec.UNSET:
+        return
+    for pages in _lower(geometry.swa_tokens // geometry.page_size):
+        for fewer in _without_run(scenario, 1):
+            yield _with_swa_pages(fewer, geometry, pages)
+    for sizes in _smaller_sizes(geometry):
+        assert sizes.swa_tokens is not msgspec.UNSET
+        # One at a time: it has to be full just there.
+        for pages in range(min(sizes.swa_tokens // sizes.page_size, MOST_SWA_PAGES) - 1, 0, -1):
+            yield _with_swa_pages(scenario, sizes, pages)
+
+
+def _with_swa_pages(scenario: Scenario, geometry: Geometry, pages: int) -> Scenario:
+    sizes = replace(geometry, swa_tokens=pages * geometry.page_size)
+    return replace(scenario, geometry=sizes)
 
 
 def _take_over(operation: Operation, gone: str, heir: str, longer: int) -> Operation:

@@ -18,6 +18,7 @@ from kvproof.fuzz.constructions import (
     EARLY_RELEASE,
     PYTHON_CORE,
     REGISTRY,
+    UNIFIED_EARLY_RELEASE,
     has_host_pool,
     has_ring,
     no_overlap,
@@ -114,7 +115,7 @@ class Target:
             drafts=max(self.sizes.draft_tokens) > 1,
             has_swa=bool(self.sizes.swa_shares),
             reuses=self.reuses,
-            releases_early=self.construction == EARLY_RELEASE,
+            releases_early=self.construction in {EARLY_RELEASE, UNIFIED_EARLY_RELEASE},
             overlaps=1 in self.sizes.overlaps,
             overlaps_drafts=any(
                 overlap and drafted > 1 for drafted, overlap in self.sizes.drafts_and_overlaps()

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from types import MethodType, SimpleNamespace
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -104,7 +104,43 @@ class Split(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
         return (1, 1, 1)
 
 
-Question: TypeAlias = Store | Eviction | Tail | Split
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True, tag="unfinished"):
+    """What of a window is live after an insert of an unfinished request?
+
+    Asks ``cache_unfinished_req``.
+
+    Attributes:
+        tree: the class.
+        computed_len: the request's length.
+        evicted: its cursor; the SWA half of what lies before was given back.
+    """
+
+    tree: Literal["SWARadixCache", "UnifiedRadixCache"]
+    window: int
+    computed_len: int
+    evicted: int
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """Tokens that the tree says have an SWA half, and those that have."""
+        return (self.computed_len - self.evicted,) * 2
+
+
+class Relocked(msgspec.Struct, frozen=True, kw_only=True, tag="relocked"):
+    """How many lock a window, once one of two who do gave its lock up and was inserted again?
+
+    Asks ``dec_swa_lock_only`` and ``cache_unfinished_req`` of ``UnifiedRadixCache``.
+    """
+
+    window: int
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """The other one's lock, and the one that the insert takes."""
+        return (2,)
+
+
+Question: TypeAlias = Store | Eviction | Tail | Split | Unfinished | Relocked
 
 
 class AskedProcess:
@@ -283,6 +319,21 @@ def _answer(question: Question) -> tuple[int, ...]:
             return tail(question)
         case Split():
             return host_locks()
+        case Unfinished() | Relocked():
+            return _of_a_tree(question)
+
+
+def _of_a_tree(question: Unfinished | Relocked) -> tuple[int, ...]:
+    from kvproof.proofs import asked_trees  # noqa: PLC0415  # it imports torch: after the shims
+
+    if isinstance(question, Relocked):
+        return asked_trees.locks_after_insert(window=question.window)
+    return asked_trees.live_after_insert(
+        question.tree,
+        window=question.window,
+        computed_len=question.computed_len,
+        evicted=question.evicted,
+    )
 
 
 def _serve(lines: IO[bytes], out: IO[bytes]) -> None:

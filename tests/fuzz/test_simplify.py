@@ -287,6 +287,32 @@ def test_sizes_become_smaller_and_the_pool_stays_roomy() -> None:
     assert smallest.geometry == Geometry(window=3, page_size=1, slots=1, pool_tokens=84)
 
 
+def test_an_swa_pool_gets_smaller_where_that_saves_steps() -> None:
+    """What breaks since it is full needs as many steps as fill it (#27210)."""
+    start = Scenario(
+        geometry=Geometry(window=4, page_size=4, slots=1, pool_tokens=64, swa_tokens=20),
+        operations=(Submit(request="A", prompt=(Piece("A", 4),)), *[Decode()] * 30),
+    )
+
+    def is_full(s: Scenario) -> bool:
+        pool = s.geometry.swa_pool_tokens
+        filled = 4 + kinds(s).count("Decode")
+        # A prompt of four tokens is admitted where eight fit.
+        return submits(s) == {"A": (Piece("A", 4),)} and pool >= 8 and filled > pool
+
+    smallest = simplify(start, is_full)
+    assert kinds(smallest) == ["Submit", *["Decode"] * 5]
+    assert smallest.geometry.swa_tokens == 8
+
+
+def test_an_swa_pool_stays_as_it_is_where_nothing_is_saved() -> None:
+    start = Scenario(
+        geometry=Geometry(window=1, page_size=1, slots=1, pool_tokens=64, swa_tokens=20),
+        operations=(Submit(request="A", prompt=(Piece("A", 1),)),),
+    )
+    assert simplify(start, lambda s: bool(submits(s))) == start
+
+
 def test_a_request_that_only_made_room_stays_in_its_slot() -> None:
     start = scenario(
         Submit(request="A", prompt=(Piece("A", 3),)), Prefill(request="A"), Finish(request="A"),
