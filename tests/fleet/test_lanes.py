@@ -17,8 +17,9 @@ from kvproof.fuzz.campaign import Break
 from kvproof.fuzz.fleet import units
 from kvproof.fuzz.fleet.lanes import Lane, ProcessLane
 from kvproof.fuzz.fleet.ray_lane import LOCAL, ray_lanes
-from kvproof.fuzz.fleet.units import Plan, Search, Searched, Told, Worker, database_of
+from kvproof.fuzz.fleet.units import Lost, Plan, Search, Searched, Told, Worker, database_of
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.store import EngineStore
 
 from .conftest import FAULT
 
@@ -110,10 +111,19 @@ def test_what_a_search_learned_is_there_for_the_next(
     assert fetched
 
 
-def test_memory_that_is_too_small_is_an_error_of_the_worker(lane: ProcessLane, plan: Plan) -> None:
+def test_an_engine_that_is_out_of_memory_is_lost_with_the_reason(
+    lane: ProcessLane, plan: Plan
+) -> None:
+    try:
+        engine = EngineStore().find("0.5.15")
+    except EngineError as error:
+        pytest.skip(str(error))
     small = Plan(examples=plan.examples, sequences=10, memory_gib=0.01)
-    error = lane.submit(search(), small).exception(timeout=START_S)
-    assert error is not None
+    unit = Search(target=f"{engine.name}:registry", number=0, seed=0)
+    lost, followed = lane.submit(unit, small).result(timeout=START_S)
+    assert isinstance(lost, Lost)
+    assert (lost.cause, followed) == ("engine", [])
+    assert "MemoryError" in lost.message
 
 
 def test_searches_share_examples_through_redis(

@@ -130,7 +130,10 @@ def checkout(tmp_path: Path) -> Path:
         ROOT / EXAMPLES.parent, folder / EXAMPLES.parent,
         ignore=shutil.ignore_patterns("__pycache__"),
     )  # fmt: skip
-    shutil.copy(ROOT / "conftest.py", folder)
+    # What the fixtures need: engines are forked by a script beside the other tests.
+    for name in ("conftest.py", "tests/fork_server.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
     assert git(folder, "init", "-q").returncode == 0
     return folder
 
