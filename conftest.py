@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 from filelock import FileLock
 
 from kvproof.fuzz.constructions import has_host_pool, has_ring
@@ -194,18 +195,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def forks(pytestconfig: pytest.Config, shared: Path) -> Iterator[None]:
-    """Fork the engines whose kernels run in the interpreter: what is compiled is on a GPU."""
-    if pytestconfig.getoption("--fresh-engines"):
+    """Fork the engines, where there is no GPU: what was asked of CUDA does not survive a fork."""
+    if pytestconfig.getoption("--fresh-engines") or torch.cuda.is_available():
         yield
         return
-    fresh = EngineProcess.of_engine
     forks = Forks(shared)
     with pytest.MonkeyPatch.context() as patch:
 
-        def of_engine(engine: Engine, options: Options) -> EngineProcess:
-            forked = options.kernels == "interpreter"
-            return (forks.of_engine if forked else fresh)(engine, options)
-
-        patch.setattr(EngineProcess, "of_engine", of_engine)
+        patch.setattr(EngineProcess, "of_engine", forks.of_engine)
         yield
         forks.close()
