@@ -201,7 +201,6 @@ def forks(pytestconfig: pytest.Config, shared: Path) -> Iterator[None]:
         return
     forks = Forks(shared)
     with pytest.MonkeyPatch.context() as patch:
-
         patch.setattr(EngineProcess, "of_engine", forks.of_engine)
         yield
         forks.close()
