@@ -23,7 +23,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 from filelock import FileLock
 
 from kvproof.fuzz.constructions import has_host_pool, has_ring
@@ -196,11 +195,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def forks(pytestconfig: pytest.Config, shared: Path) -> Iterator[None]:
     """Fork the engines, where there is no GPU: what was asked of CUDA does not survive a fork."""
-    if pytestconfig.getoption("--fresh-engines") or torch.cuda.is_available():
+    if pytestconfig.getoption("--fresh-engines"):
         yield
         return
+    fresh = EngineProcess.of_engine
     forks = Forks(shared)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EngineProcess, "of_engine", forks.of_engine)
+
+        def of_engine(engine: Engine, options: Options) -> EngineProcess:
+            import torch  # noqa: PLC0415  # it takes two seconds, for which no other test waits
+
+            return (fresh if torch.cuda.is_available() else forks.of_engine)(engine, options)
+
+        patch.setattr(EngineProcess, "of_engine", of_engine)
         yield
         forks.close()

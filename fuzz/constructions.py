@@ -228,6 +228,12 @@ def has_host_pool(name: str) -> bool:
     return construction is not None and construction.has_host_pool
 
 
+def releases_early(name: str) -> bool:
+    """Whether the lock on a window is given up as soon as the window has left it."""
+    construction = CONSTRUCTIONS.get(name)
+    return construction is not None and _EARLY_RELEASE.items() <= construction.environment.items()
+
+
 def no_overlap(family: str, name: str) -> str:
     """Why the drivers play no overlap scheduling there; empty where they do."""
     if family == "0.5.12":

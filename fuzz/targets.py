@@ -15,13 +15,12 @@ from kvproof.fuzz.constructions import (
     BY_FAMILY,
     CONSTRUCTIONS,
     EAGLE,
-    EARLY_RELEASE,
     PYTHON_CORE,
     REGISTRY,
-    UNIFIED_EARLY_RELEASE,
     has_host_pool,
     has_ring,
     no_overlap,
+    releases_early,
     slides,
 )
 from kvproof.fuzz.drivers.process import EngineProcess
@@ -115,7 +114,7 @@ class Target:
             drafts=max(self.sizes.draft_tokens) > 1,
             has_swa=bool(self.sizes.swa_shares),
             reuses=self.reuses,
-            releases_early=self.construction in {EARLY_RELEASE, UNIFIED_EARLY_RELEASE},
+            releases_early=releases_early(self.construction),
             overlaps=1 in self.sizes.overlaps,
             overlaps_drafts=any(
                 overlap and drafted > 1 for drafted, overlap in self.sizes.drafts_and_overlaps()

@@ -71,8 +71,7 @@ class ReadableMemory(ReleaseMemory):
         """Snapshot of pools and tree, read from the real objects."""
         nodes = tuple(self._nodes()) if self.choice.reuses else ()
         if nodes != self._seen_nodes:
-            self._told_nodes = _told(nodes, self._seen_nodes, self._told_nodes)
-            self._seen_nodes = nodes
+            self._seen_nodes, self._told_nodes = nodes, _told(nodes)
             self._index_of = {node.handle: at for at, node in enumerate(nodes)}
         full = self.allocator.full_attn_allocator if self.choice.slides else self.allocator
         return Pools(
@@ -143,21 +142,16 @@ class ReadableMemory(ReleaseMemory):
             )
 
 
-def _told(
-    nodes: Sequence[SeenNode], before: Sequence[SeenNode], told: Sequence[Node]
-) -> tuple[Node, ...]:
-    """What a snapshot tells of nodes; most are as they were ``before``, and told already."""
-    known = dict(zip(before, told, strict=True))
-    return tuple([known.get(node) or _tell(node) for node in nodes])
-
-
-def _tell(node: SeenNode) -> Node:
-    return Node(
-        parent=node.parent,
-        tokens=node.tokens,
-        locs=node.locs,
-        full_lock=node.full_lock,
-        swa_lock=node.swa_lock,
-        tombstone=node.tombstone,
-        swa_locs=node.swa_locs,
+def _told(nodes: Sequence[SeenNode]) -> tuple[Node, ...]:
+    return tuple(
+        Node(
+            parent=node.parent,
+            tokens=node.tokens,
+            locs=node.locs,
+            full_lock=node.full_lock,
+            swa_lock=node.swa_lock,
+            tombstone=node.tombstone,
+            swa_locs=node.swa_locs,
+        )
+        for node in nodes
     )

@@ -237,7 +237,7 @@ def _tokens_alone() -> Claim:
     """Only the tokens' own entries are filled, as the replay before did for more of them."""
     left = z3.Int("left")
     return Claim(
-        given=(*_replay, TOKENS >= 1, AT >= TOKENS, AT < BEFORE, left >= 1),
+        given=(*_replay, TOKENS >= 1, AT < BEFORE, left >= 1),
         then=z3.If(AT < TOKENS, _map_now(_locs_now(AT)), left)
         == replayed_loc(AT, TOKENS, SwaLoc(_map_now(_locs_now(AT)))),
         show={"tokens": TOKENS, "before": BEFORE, "at": AT, "left": left},
