@@ -139,6 +139,13 @@ FAMILIES = (
                 jit=("sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages_kernel",),
                 rule="full_to_swa of a page's tokens is read, then 0 for exactly them",
             ),
+            "pending keys": Kernel(
+                launch="sglang.srt.layers.attention.qsa.graph_metadata:launch_graph_metadata",
+                jit=(
+                    "sglang.srt.layers.attention.qsa.graph_metadata:_qsa_graph_row_metadata_kernel",
+                ),
+                rule="ring_row of a ring of one group, for a verify's tokens and for their groups",
+            ),
             "scatter by location": Kernel(
                 launch=f"{_OPS_STORE}:scatter_bf16_into_unified",
                 jit=(f"{_OPS_STORE}:_scatter_loc_kernel",),

@@ -306,6 +306,21 @@ def _attention(*streams: tuple[str, str, int]) -> Callable[[Arguments, int], Fou
     return check
 
 
+def _pending_keys(given: Arguments, programs: int) -> Found:
+    if int(given["MODE"]) != 1:
+        return  # K26 is about a verify
+    drafts = int(given["extend_len"])
+    real = programs // drafts - int(given["num_padding"])
+    lengths, slots = (np.asarray(given[name])[:real] for name in ("seq_lens_ptr", "req_pool_ptr"))
+    width = int(given["req_to_token_row_stride"])
+    yield _not_negative("H1", "a slot", slots)
+    yield _not_negative("H2", "a length", lengths)
+    yield "H14", bool(np.all(lengths + drafts <= width)), "a request is longer than its row"
+    table = np.asarray(given["req_to_token_ptr"])
+    rows = [table[slot * width : slot * width + n] for slot, n in zip(slots, lengths, strict=True)]
+    yield "H16", all(bool(np.all(row >= 0)) for row in rows), "a location is negative"
+
+
 _DECODE = _attention(("kv_indptr_ptr", "kv_indices_ptr", 0))
 
 _CHECKS: Mapping[str, Callable[[Arguments, int], Found]] = {
@@ -324,6 +339,7 @@ _CHECKS: Mapping[str, Callable[[Arguments, int], Found]] = {
     "assign_extend_cache_locs": _extend_locations,
     "_build_swa_token_ids_kernel": _window_ids,
     "get_and_clear_swa_pages_kernel": _clear_pages,
+    "_qsa_graph_row_metadata_kernel": _pending_keys,
     "_triton_fused_store_flashmla_kernel": _paged_store,
     "_triton_fused_store_indexer_kernel": _indexer_store,
     "_paged_decode_fused_kernel": _DECODE,

@@ -18,6 +18,7 @@ from kvproof.kernels.launch_sizes import (
     COMPRESSED,
     PAGE,
     PAGE_BYTES,
+    RATIO,
     SMALL_RECIPES,
     SPLITS,
     STORE_PAGE,
@@ -128,7 +129,10 @@ _BUFFERS: Mapping[str, _Limit] = {
     ),
     "extend_lens": _up_to("tokens"),
     **dict.fromkeys(
-        ("req_pool_indices", "req_pool_indices_ptr", "req_pool_indices_tensor"), _below("requests")
+        (
+            "req_pool_indices", "req_pool_indices_ptr", "req_pool_indices_tensor", "req_pool_ptr",
+        ),
+        _below("requests"),
     ),
     **dict.fromkeys(
         (
@@ -159,6 +163,13 @@ _ARGUMENTS: Mapping[str, _Limit] = {
     "swa_pages": _up_to("rows"),
     "req_to_token_stride": _up_to("positions"),
     "req_to_token_ptr_stride": _up_to("positions"),
+    "req_to_token_row_stride": _up_to("positions"),
+    # the plan of a verify's pending keys
+    "bs": _up_to("requests"),
+    "num_padding": _up_to("requests"),
+    "extend_len": lambda value, _sizes: (value >= 1, value <= RATIO),
+    "seq_offset": _exactly(0),
+    "max_pages": lambda value, sizes: (value >= 0, value * PAGE <= sizes["positions"]),
     **{
         name: _exactly(stride)
         for name, stride in {
@@ -172,6 +183,9 @@ _ARGUMENTS: Mapping[str, _Limit] = {
     },
 }  # fmt: skip
 
+_PAGE_BLOCKS = 512
+"""Blocks of 128 pages of a request of `REFERENCE` length."""
+
 _GRIDS: Mapping[str, tuple[int, int]] = {
     "_paged_decode_fused_kernel": (2, 1),
     "_paged_decode_split_kernel": (2, SPLITS),
@@ -179,6 +193,7 @@ _GRIDS: Mapping[str, tuple[int, int]] = {
     "_sparse_attn_v4_paged_prefill_kernel": (8, 1),
     "_triton_fused_store_flashmla_kernel": (8, 1),
     "_build_swa_token_ids_kernel": (WORKERS, 1),
+    "_qsa_graph_row_metadata_kernel": (_PAGE_BLOCKS, 1),
 }
 """Programs in the second and third dimension; 1 where there is none."""
 

@@ -18,11 +18,10 @@ from sglang.srt.layers.attention.qsa.qsa_indexer import QSAIndexer
 from sglang.srt.layers.attention.qwen_sparse_attn_backend import QwenSparseAttnBackend
 from sglang.srt.mem_cache.qsa_kv_pool import QSATokenToKVPool
 
+from kvproof.kernels.memory_recipes import plan_pending
+
 _SLOT = 1
 """Of the request; the release lends no request slot 0."""
-
-_VERIFY = 1
-"""Mode of the kernel: some tokens a request, behind its length."""
 
 
 class _Pool(QSATokenToKVPool):  # type: ignore[misc]
@@ -30,7 +29,6 @@ class _Pool(QSATokenToKVPool):  # type: ignore[misc]
 
     def __init__(self, *, ratio: int, tokens: int) -> None:
         self.qsa_compress_ratio = ratio
-        self.qsa_compressed_page_size = 1
         # Keys are told apart by their position, so a key has a place for each.
         self.qsa_key_state_buffer_pool = [torch.zeros((_SLOT + 1) * ratio, 1, tokens)]
         self.qsa_rope_position_buffer = torch.zeros((_SLOT + 1) * ratio, 3, dtype=torch.int64)
@@ -108,25 +106,13 @@ def _planned(pool: _Pool, table: torch.Tensor, positions: torch.Tensor) -> Any:
 
 def _replayed(pool: _Pool, table: torch.Tensor, positions: torch.Tensor) -> Any:
     """The plan of a graph's replay, by the release's kernel."""
-    rows, ratio = len(positions), pool.qsa_compress_ratio
-
-    def filled(*shape: int) -> torch.Tensor:
-        return torch.zeros(*shape, dtype=torch.int32)
-
-    plan = SimpleNamespace(
-        token_to_kv_pool=pool, is_cuda_graph=True, compress_member_rows=None,
-        compress_ratio=ratio, pending_ring_slots=torch.zeros(rows, dtype=torch.int64),
-        decode_logical_positions=filled(rows), graph_prefix_lengths=filled(rows),
-        graph_compressed_lengths=filled(rows), graph_write_locs=filled(rows),
-        graph_ring_group_locs=filled(rows, ratio),
-        graph_compressed_page_table=filled(rows, table.shape[1] // ratio),
-    )  # fmt: skip
-    launch_graph_metadata(
-        mode=_VERIFY, bs=1, num_rows=rows, seq_lens=positions[:1],
-        req_pool_indices=torch.tensor([_SLOT]), extend_lens=None, extend_len=rows, num_padding=0,
-        metadata=SimpleNamespace(
-            indexer_metadata=plan, sequence_lengths=filled(rows), row_req_pool_indices=filled(rows)
-        ),
-        req_to_token=table.contiguous(), pool=pool,
-    )  # fmt: skip
+    plan = plan_pending(
+        launch_graph_metadata,
+        lengths=positions[:1].tolist(),
+        slots=[_SLOT],
+        drafts=len(positions),
+        table=table.contiguous(),
+        ratio=pool.qsa_compress_ratio,
+    )
+    plan.token_to_kv_pool, plan.is_cuda_graph, plan.compress_member_rows = pool, True, None
     return plan

@@ -23,6 +23,7 @@ _LISTS = "create_flashinfer_kv_indices_triton"
 _BACK = "assign_extend_cache_locs"
 _IDS = "_build_swa_token_ids_kernel"
 _CLEAR = "get_and_clear_swa_pages_kernel"
+_PENDING = "_qsa_graph_row_metadata_kernel"
 _STORE = "_triton_fused_store_flashmla_kernel"
 _INDEXER = "_triton_fused_store_indexer_kernel"
 _FUSED = "_paged_decode_fused_kernel"
@@ -127,6 +128,18 @@ MUTANTS: tuple[Edit, ...] = tuple(
         (_CLEAR, "swa_reps // page_size, mask=rep_mask", "swa_reps, mask=rep_mask"),
         (_CLEAR, "swa_reps > 0, mask=rep_mask", "swa_reps >= 0, mask=rep_mask"),
         (_CLEAR, "(page_mapping > 0) &", "(page_mapping > 1) &"),
+        # a row of the ring of pending keys, of its group, of another request
+        (_PENDING, "(current % RATIO)", "((current + 1) % RATIO)"),
+        (_PENDING, "current - (RATIO - 1 - k)", "current - (RATIO - k)"),
+        (_PENDING, "row // extend_len", "row % extend_len"),
+        (_PENDING, "seq_len % RATIO == 0", "seq_len % RATIO == 1"),
+        (_PENDING, "last_loc // RATIO, 0", "last_loc, 0"),
+        (
+            _PENDING,
+            "real, base + row % extend_len + 1, 1",
+            "real, base + row % extend_len + 1, RATIO",
+        ),
+        (_PENDING, "tl.maximum(loc // FULL_PAGE, 0)", "tl.maximum(loc // RATIO, 0)"),
         (_IDS, "pos = first_pos + i", "pos = first_pos + i + 1"),
         (_IDS, "out_ptr + out_off + i", "out_ptr + out_off + worker_id"),
         (
