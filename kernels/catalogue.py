@@ -146,6 +146,15 @@ FAMILIES = (
                 ),
                 rule="ring_row of a ring of one group, for a verify's tokens and for their groups",
             ),
+            "clear rejected states": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv4_c128_cleanup"
+                ":clear_unaccepted_c128_draft_states",
+                jit=(
+                    "sglang.kernels.ops.kvcache.dsv4_c128_cleanup"
+                    ":_clear_unaccepted_c128_draft_states_kernel",
+                ),
+                rule="ring_row of the tokens of a verify that were not accepted",
+            ),
             "scatter by location": Kernel(
                 launch=f"{_OPS_STORE}:scatter_bf16_into_unified",
                 jit=(f"{_OPS_STORE}:_scatter_loc_kernel",),

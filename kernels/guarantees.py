@@ -321,6 +321,11 @@ def _pending_keys(given: Arguments, programs: int) -> Found:
     yield "H16", all(bool(np.all(row >= 0)) for row in rows), "a location is negative"
 
 
+def _rejected(given: Arguments, programs: int) -> Found:
+    yield _not_negative("H1", "a slot", np.asarray(given["req_pool_indices"])[:programs])
+    yield _not_negative("H2", "a length", np.asarray(given["seq_lens"])[:programs])
+
+
 _DECODE = _attention(("kv_indptr_ptr", "kv_indices_ptr", 0))
 
 _CHECKS: Mapping[str, Callable[[Arguments, int], Found]] = {
@@ -340,6 +345,7 @@ _CHECKS: Mapping[str, Callable[[Arguments, int], Found]] = {
     "_build_swa_token_ids_kernel": _window_ids,
     "get_and_clear_swa_pages_kernel": _clear_pages,
     "_qsa_graph_row_metadata_kernel": _pending_keys,
+    "_clear_unaccepted_c128_draft_states_kernel": _rejected,
     "_triton_fused_store_flashmla_kernel": _paged_store,
     "_triton_fused_store_indexer_kernel": _indexer_store,
     "_paged_decode_fused_kernel": _DECODE,

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kvproof.kernels.family import Family
-from kvproof.kernels.launch_sizes import PAGE, RATIO, WINDOW
+from kvproof.kernels.launch_sizes import COMPRESSED_TOKENS, DIM, PAGE, RATIO, WINDOW
 
 CONTEXT = 256
 """Columns of the request table."""
@@ -270,6 +270,34 @@ def pending_rows(family: Family, numbers: Mapping[str, list[int]]) -> list[int]:
     return [*plan.pending_ring_slots.tolist(), *plan.graph_ring_group_locs[0].tolist()]
 
 
+def _clear_rejected(family: Family, dice: Random) -> None:
+    count, drafts, ring = dice.randint(2, 4), dice.randint(2, 5), 2 * COMPRESSED_TOKENS
+    family.launcher("clear rejected states")(
+        torch.randn(_REQUESTS * ring, 2 * DIM),
+        _rows(dice, count),
+        torch.tensor([dice.randint(0, CONTEXT) for _ in range(count)]),
+        torch.tensor([dice.randint(1, drafts) for _ in range(count)], dtype=torch.int32),
+        ring_size=ring,
+        num_draft_tokens=drafts,
+    )
+
+
+def cleared_rows(family: Family, numbers: Mapping[str, list[int]]) -> list[int]:
+    """Rows of the ring that hold nothing after a verify."""
+    [ring], [slot] = numbers["ring"], numbers["slot"]
+    state = torch.ones((slot + 1) * ring, 2)
+    family.launcher("clear rejected states")(
+        state,
+        torch.tensor([slot]),
+        torch.tensor(numbers["length"]),
+        torch.tensor(numbers["accepted"], dtype=torch.int32),
+        ring_size=ring,
+        num_draft_tokens=numbers["drafts"][0],
+    )
+    rows: list[int] = torch.nonzero(state[:, 0] == 0).flatten().tolist()
+    return rows
+
+
 RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     "allocate extend": _allocate_extend,
     "allocate decode": _allocate_decode,
@@ -285,5 +313,6 @@ RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
         family, dice, checked=True
     ),
     "pending keys": _pending_keys,
+    "clear rejected states": _clear_rejected,
 }
 """As `recipes.RECIPES`."""

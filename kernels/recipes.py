@@ -297,6 +297,7 @@ PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
     "exhausted": lambda _family, _numbers: memory_recipes.exhausted(),
     "extend": lambda _family, numbers: memory_recipes.extended(numbers["fill"]),
     "pending": memory_recipes.pending_rows,
+    "rejected": memory_recipes.cleared_rows,
 }
 """Launches on given numbers, for counterexamples."""
 

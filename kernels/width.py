@@ -127,7 +127,7 @@ _BUFFERS: Mapping[str, _Limit] = {
         ),
         _up_to("positions"),
     ),
-    "extend_lens": _up_to("tokens"),
+    **dict.fromkeys(("extend_lens", "accept_lens"), _up_to("tokens")),
     **dict.fromkeys(
         (
             "req_pool_indices", "req_pool_indices_ptr", "req_pool_indices_tensor", "req_pool_ptr",
@@ -186,6 +186,8 @@ _ARGUMENTS: Mapping[str, _Limit] = {
 _PAGE_BLOCKS = 512
 """Blocks of 128 pages of a request of `REFERENCE` length."""
 
+_MOST_DRAFTS = 64
+
 _GRIDS: Mapping[str, tuple[int, int]] = {
     "_paged_decode_fused_kernel": (2, 1),
     "_paged_decode_split_kernel": (2, SPLITS),
@@ -194,6 +196,7 @@ _GRIDS: Mapping[str, tuple[int, int]] = {
     "_triton_fused_store_flashmla_kernel": (8, 1),
     "_build_swa_token_ids_kernel": (WORKERS, 1),
     "_qsa_graph_row_metadata_kernel": (_PAGE_BLOCKS, 1),
+    "_clear_unaccepted_c128_draft_states_kernel": (_MOST_DRAFTS, 2),
 }
 """Programs in the second and third dimension; 1 where there is none."""
 

@@ -1,4 +1,4 @@
-"""K1 to K26: what the real kernels of a release do, proved from their own code for all inputs.
+"""K1 to K27: what the real kernels of a release do, proved from their own code for all inputs.
 
 The rules that a kernel is held against are the specification's functions, called on Z3 terms. What
 the host guarantees of a kernel's inputs are the assumptions of `base`; nothing else is assumed but
@@ -15,6 +15,7 @@ from kvproof.proofs.kernels.decode import compressed_tail, decode
 from kvproof.proofs.kernels.masked import masked_lanes
 from kvproof.proofs.kernels.pending import pending_keys
 from kvproof.proofs.kernels.prefill import lengths, prefill
+from kvproof.proofs.kernels.rejected import rejected_states
 from kvproof.proofs.kernels.rows import (
     extend_locations,
     index_lists,
@@ -34,7 +35,8 @@ _EVERY = (
     scatter, decode, agreement, lengths, prefill, compressed_tail, verify, scatter_by_location,
     padding, allocate_extend, allocate_decode, last_location, write_rows, index_lists,
     extend_locations, clear_window_pages, paged_store, indexer_store, fused_decode,
-    split_decode, prefill_attention, two_pools, window_ids, masked_lanes, pending_keys, width,
+    split_decode, prefill_attention, two_pools, window_ids, masked_lanes,
+    pending_keys, rejected_states, width,
 )  # fmt: skip
 
 

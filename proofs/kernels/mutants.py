@@ -24,6 +24,7 @@ _BACK = "assign_extend_cache_locs"
 _IDS = "_build_swa_token_ids_kernel"
 _CLEAR = "get_and_clear_swa_pages_kernel"
 _PENDING = "_qsa_graph_row_metadata_kernel"
+_REJECTED = "_clear_unaccepted_c128_draft_states_kernel"
 _STORE = "_triton_fused_store_flashmla_kernel"
 _INDEXER = "_triton_fused_store_indexer_kernel"
 _FUSED = "_paged_decode_fused_kernel"
@@ -140,6 +141,12 @@ MUTANTS: tuple[Edit, ...] = tuple(
             "real, base + row % extend_len + 1, RATIO",
         ),
         (_PENDING, "tl.maximum(loc // FULL_PAGE, 0)", "tl.maximum(loc // RATIO, 0)"),
+        # a token that was accepted, a row of another position or request, half a state
+        (_REJECTED, "draft_offset < accept_len", "draft_offset <= accept_len"),
+        (_REJECTED, "seq_len + draft_offset", "seq_len + draft_offset - accept_len"),
+        (_REJECTED, "req_pool_idx * ring_size", "bid * ring_size"),
+        (_REJECTED, "row * (half * 2)", "row * half"),
+        (_REJECTED, "row_base + half + offsets", "row_base + offsets"),
         (_IDS, "pos = first_pos + i", "pos = first_pos + i + 1"),
         (_IDS, "out_ptr + out_off + i", "out_ptr + out_off + worker_id"),
         (

@@ -51,6 +51,7 @@ PENDING = _of(
     seq_lens_ptr=[0, 2], req_pool_ptr=[1, 0], req_to_token_ptr=[1, 2, 3, 4, 0, 0, 0, 0], bs=2,
     num_padding=0, extend_len=1, req_to_token_row_stride=4, MODE=1,
 )  # fmt: skip
+REJECTED = _of(req_pool_indices=[1, 2], seq_lens=[0, 9])
 ATTENTION = _of(kv_indptr_ptr=[0, 2, 2], kv_indices_ptr=[5, 0])
 
 CASES = [
@@ -80,6 +81,8 @@ CASES = [
     ("H2", "_qsa_graph_row_metadata_kernel", PENDING, {"seq_lens_ptr": [-1, 2]}),
     ("H14", "_qsa_graph_row_metadata_kernel", PENDING, {"seq_lens_ptr": [0, 4]}),
     ("H16", "_qsa_graph_row_metadata_kernel", PENDING, {"req_to_token_ptr": [1, -1] + [0] * 6}),
+    ("H1", "_clear_unaccepted_c128_draft_states_kernel", REJECTED, {"req_pool_indices": [1, -1]}),
+    ("H2", "_clear_unaccepted_c128_draft_states_kernel", REJECTED, {"seq_lens": [0, -1]}),
     ("H17", "_paged_decode_fused_kernel", ATTENTION, {"kv_indices_ptr": [5, -1]}),
 ]
 
