@@ -155,6 +155,14 @@ FAMILIES = (
                 ),
                 rule="ring_row of the tokens of a verify that were not accepted",
             ),
+            "request window": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv41_window_layout:build_window_layout",
+                jit=(
+                    "sglang.kernels.ops.kvcache.dsv41_window_layout:_window_layout_queries",
+                    "sglang.kernels.ops.kvcache.dsv41_window_layout:_window_layout_history",
+                ),
+                rule="decode_reads of each query, ring_row of what comes before the forward",
+            ),
             "scatter by location": Kernel(
                 launch=f"{_OPS_STORE}:scatter_bf16_into_unified",
                 jit=(f"{_OPS_STORE}:_scatter_loc_kernel",),

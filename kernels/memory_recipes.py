@@ -298,6 +298,27 @@ def cleared_rows(family: Family, numbers: Mapping[str, list[int]]) -> list[int]:
     return rows
 
 
+def _request_window(family: Family, dice: Random, *, floored: bool) -> None:
+    lengths = [dice.randint(1, 5) for _ in range(dice.randint(2, 3))]
+    starts = [dice.choice((0, dice.randint(1, 2 * WINDOW))) for _ in lengths]
+    slots = _rows(dice, len(lengths)).tolist()
+    tokens = [
+        (slot, start + at, max(0, start - 3))
+        for slot, start, length in zip(slots, starts, lengths, strict=True)
+        for at in range(length)
+    ]
+    slot, position, floor = (torch.tensor(column) for column in zip(*tokens, strict=True))
+    window = importlib.import_module("sglang.srt.mem_cache.dsv41_request_window")
+    group, first, last = window._first_row_offsets(slot)
+    capacity = WINDOW + PAGE
+    family.launcher("request window")(
+        slot, position, group, first, last,
+        zero_row=_REQUESTS * capacity, window=WINDOW, capacity=capacity,
+        floor=floor if floored else None, num_groups=len(lengths),
+        padded_rows=len(tokens) + dice.randint(0, 2),
+    )  # fmt: skip
+
+
 RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     "allocate extend": _allocate_extend,
     "allocate decode": _allocate_decode,
@@ -314,5 +335,7 @@ RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     ),
     "pending keys": _pending_keys,
     "clear rejected states": _clear_rejected,
+    "request window": lambda family, dice: _request_window(family, dice, floored=False),
+    "request window, floored": lambda family, dice: _request_window(family, dice, floored=True),
 }
 """As `recipes.RECIPES`."""

@@ -304,16 +304,10 @@ PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
 
 _SHAPES = frozenset(
     {
-        "bs_upper",
-        "page_size",
-        "TILE_SIZE",
-        "HEAD_DIM",
-        "KV_SPLITS",
-        "D_CHUNK",
-        "PAGE_BLOCK",
-        "RATIO",
+        "bs_upper", "page_size", "TILE_SIZE", "HEAD_DIM", "KV_SPLITS", "D_CHUNK", "PAGE_BLOCK",
+        "RATIO", "R", "W", "B",
     }
-)
+)  # fmt: skip
 """Constants that are the size of a tensor or of a loop that is unrolled, and not called BLOCK."""
 
 _CHOICES = frozenset({"ENTRY_PAGE_SIZE", "PRESHUFFLE_TILE", "MODE"})

@@ -123,7 +123,7 @@ _BUFFERS: Mapping[str, _Limit] = {
         (
             "pre_lens_ptr", "seq_lens_ptr", "pre_lens", "seq_lens", "prefix_lens_tensor",
             "page_kernel_lens_ptr", "kv_start_idx", "start_offset", "end_offset",
-            "swa_first_pos_ptr", "swa_gather_lens_ptr",
+            "swa_first_pos_ptr", "swa_gather_lens_ptr", "Pos", "Floor",
         ),
         _up_to("positions"),
     ),
@@ -131,6 +131,7 @@ _BUFFERS: Mapping[str, _Limit] = {
     **dict.fromkeys(
         (
             "req_pool_indices", "req_pool_indices_ptr", "req_pool_indices_tensor", "req_pool_ptr",
+            "Req",
         ),
         _below("requests"),
     ),
@@ -144,6 +145,9 @@ _BUFFERS: Mapping[str, _Limit] = {
     "last_loc_ptr": _below("locations", -1),
     "free_page_ptr": lambda value, sizes: (value >= 0, (value + 1) * PAGE <= sizes["locations"]),
     "prefix_tensors": _anything,  # addresses, with which the kernel does not compute
+    # the request window: a run of tokens, by the rows of the launch
+    **dict.fromkeys(("Group", "First", "Last"), _below("tokens")),
+    "Starts": _below("tokens", -1),
     # attention
     "kv_indices_ptr": _below("rows"),
     "kv_indices_prefix_ptr": _below("rows", -1),
@@ -166,6 +170,13 @@ _ARGUMENTS: Mapping[str, _Limit] = {
     "req_to_token_row_stride": _up_to("positions"),
     # the plan of a verify's pending keys
     "bs": _up_to("requests"),
+    # the request window: W rows of history a request, and the forward's
+    "PAD": _up_to("tokens"),
+    "GROUPS": _up_to("requests"),
+    **dict.fromkeys(
+        ("HISTORY", "ROWS"), lambda value, sizes: (value >= 0, value <= sizes["requests"] * WINDOW)
+    ),
+    "ZERO": _up_to("rows"),
     "num_padding": _up_to("requests"),
     "extend_len": lambda value, _sizes: (value >= 1, value <= RATIO),
     "seq_offset": _exactly(0),
