@@ -601,10 +601,18 @@ def _moves_by_kind(
 
 
 def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
-    """Moves that matter where the window lives in a pool of its own."""
-    if geometry.swa_tokens is msgspec.UNSET:
-        return ()
+    """Moves that matter where a tree can lose what a window needs, and keep the rest."""
     tails = range(1, geometry.window + 1)
+    # What is decoded fills a page; or the window leaves the prompt, and pages are given back;
+    # or it does so where that is done once a window, as 0.5.13 does. Mostly somebody reads it.
+    both = geometry.window + geometry.page_size
+    steps = (geometry.page_size, both, 2 * both)
+    rewind: tuple[Kind, SearchStrategy[Move]] = (
+        "recompute",
+        _move(_rewind, steps, (0, 1, geometry.page_size), tails, (0, 1, 1)),
+    )
+    if geometry.swa_tokens is msgspec.UNSET:
+        return (rewind,)  # a tree over rings has tombstones too
     # Often, since it takes luck besides: room in the pool, and a page where the branch is.
     recompute: tuple[Kind, SearchStrategy[Move]] = (
         "recompute",
@@ -613,15 +621,6 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     branch: tuple[Kind, SearchStrategy[Move]] = ("cuts", _move(_branch, tails))
     further = range(geometry.page_size + 1)
     decode_past: tuple[Kind, SearchStrategy[Move]] = ("decode past", _move(_decode_past, further))
-    # What is decoded fills a page; or the window leaves the prompt, and pages are given back;
-    # or it does so where that is done once a window, as 0.5.13 does. Mostly somebody reads it, and
-    # often, since a reader takes a slot and room besides.
-    both = geometry.window + geometry.page_size
-    steps = (geometry.page_size, both, 2 * both)
-    rewind: tuple[Kind, SearchStrategy[Move]] = (
-        "recompute",
-        _move(_rewind, steps, (0, 1, geometry.page_size), tails, (0, 1, 1)),
-    )
     return (
         ("evict SWA", _move(_evict_swa, range(1, MAX_TOKENS + 1))),
         *[rewind] * 4,
