@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -13,9 +14,11 @@ from kvproof.fuzz import campaign as module
 from kvproof.fuzz.campaign import Break, Campaign, TargetResult
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.simplify import scenario_size
+from kvproof.fuzz.strategies import Sizes
 from kvproof.model.facts import EngineError, Fact, Started, decode_fact
 from kvproof.model.files import load_scenario
 from kvproof.model.monitor import check
+from kvproof.model.policy import SwaFault
 from kvproof.model.reference import Fault, Policy
 from kvproof.model.scenario import (
     Abort,
@@ -29,7 +32,17 @@ from kvproof.model.scenario import (
 )
 from kvproof.model.verdict import INVARIANTS, NEEDS_SWA, Invariant, Status
 
-from .conftest import CAPPED, UNCAPPED, FakeProcess, Keeper, Played, campaign, reason, verdicts
+from .conftest import (
+    CAPPED,
+    UNCAPPED,
+    FakeProcess,
+    Keeper,
+    Played,
+    campaign,
+    fake_target,
+    reason,
+    verdicts,
+)  # fmt: skip
 
 SMOKE = PROFILES["smoke"]
 
@@ -284,6 +297,24 @@ def test_a_run_without_a_ring_holds_nothing() -> None:
     assert "there is no ring" in reason(result, "FRESH-DECODE")
     assert "vacuous" in reason(result, "PARTITION")
     assert result.kernel_sequences == 0  # no kernel ran, whatever was asked for
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [("cursor never moves", "skipped"), ("cursor past the window", "violated")]
+)
+def test_a_cursor_is_judged_where_some_request_moves_it(fault: SwaFault, status: Status) -> None:
+    rules = Policy(paged_swa=True, faults=frozenset({fault}))
+    target = dataclasses.replace(
+        fake_target(),
+        has_ring=False,
+        gives_back=False,
+        sizes=Sizes(swa_shares=(1, 2), draft_tokens=(3,)),
+    )
+    result = dataclasses.replace(
+        campaign(FakeProcess(rules=rules), profile=SMOKE), target=target
+    ).run()
+    assert "SWA page given back" not in result.missing
+    assert verdicts(result)["CURSOR"] == status
 
 
 class Clock:
