@@ -40,7 +40,7 @@ from kvproof.model.facts import Fact
 from kvproof.model.files import NoMarkersError, renew
 from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
-from kvproof.model.verdict import NEEDS_SWA, Family
+from kvproof.model.verdict import NEEDS_SWA, Family, Verdict
 from kvproof.triage.slices import slices
 
 Switch: TypeAlias = Literal["on", "off"]
@@ -302,14 +302,20 @@ def verdict_table(report: Report) -> Table:
             if verdict.status == "violated":
                 text.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
             if verdict.status == "skipped":
-                reason = "not told" if verdict.invariant in NEEDS_SWA else "no ring"
-                text.append(f"\n{reason}", style="dim")
+                text.append(f"\n{_short(verdict)}", style="dim")
             agrees = agreement[result.target, verdict.invariant]
             if agrees != "as expected":
                 text.append(f"\n{agrees}", style="bold red")
             cells[verdict.invariant] = text
         table.add_row(result.target.replace(":", ":\n"), *cells.values())
     return table
+
+
+def _short(verdict: Verdict) -> str:
+    """Why an invariant was skipped, in two words; the report has the reason."""
+    if verdict.invariant in NEEDS_SWA:
+        return "not told"
+    return "no ring" if "no ring" in verdict.reason else "not played"
 
 
 def _print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvproof.fuzz import campaign as module
-from kvproof.fuzz.campaign import Break, Campaign, TargetResult
+from kvproof.fuzz.campaign import Break, Campaign, Survey, TargetResult, result_of
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.simplify import scenario_size
 from kvproof.model.facts import EngineError, Fact, Started, decode_fact
@@ -28,8 +29,19 @@ from kvproof.model.scenario import (
     Submit,
 )
 from kvproof.model.verdict import INVARIANTS, NEEDS_SWA, Invariant, Status
+from kvproof.model.witness import CAP_WITNESS
 
-from .conftest import CAPPED, UNCAPPED, FakeProcess, Keeper, Played, campaign, reason, verdicts
+from .conftest import (
+    CAPPED,
+    UNCAPPED,
+    FakeProcess,
+    Keeper,
+    Played,
+    campaign,
+    fake_target,
+    reason,
+    verdicts,
+)
 
 SMOKE = PROFILES["smoke"]
 
@@ -284,6 +296,18 @@ def test_a_run_without_a_ring_holds_nothing() -> None:
     assert "there is no ring" in reason(result, "FRESH-DECODE")
     assert "vacuous" in reason(result, "PARTITION")
     assert result.kernel_sequences == 0  # no kernel ran, whatever was asked for
+
+
+@pytest.mark.parametrize(("construction", "keeps"), [("registry", True), ("chunk", False)])
+def test_where_no_prefix_is_kept_no_cap_binds_and_nothing_is_to_be_reused(
+    construction: str, keeps: bool
+) -> None:
+    survey = Survey(
+        target=dataclasses.replace(fake_target(), construction=construction), has_cap=True
+    )
+    assert (CAP_WITNESS in survey.missing()) == keeps
+    result = result_of(survey, (), target=fake_target(), seed=0)
+    assert verdicts(result)["USEFUL"] == ("unknown" if keeps else "skipped")
 
 
 class Clock:
