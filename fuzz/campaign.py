@@ -529,7 +529,7 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
             backend=backend,
             reason=next(iter(survey.faults)),
         )
-    if not survey.checked[invariant] and (reason := _not_asked(invariant, survey)):
+    if reason := _not_asked(invariant, survey):
         return Verdict(
             invariant=invariant, status="skipped", scope=scope, backend=backend, reason=reason
         )
@@ -559,6 +559,10 @@ def _verdict(invariant: Invariant, survey: Survey, findings: tuple[Finding, ...]
 def _not_asked(invariant: Invariant, survey: Survey) -> str:
     """Why no sequence could put an invariant to the test; empty if one could."""
     target = survey.target
+    if invariant == "CURSOR" and target is not None and not target.gives_back:
+        return "no request gives SWA pages back while it runs"
+    if survey.checked[invariant]:
+        return ""
     if invariant in NEEDS_SWA - survey.told:
         return "who holds locks is not told" if invariant == "LOCK" else "no paged SWA pool is told"
     if target is None:

@@ -136,6 +136,7 @@ def required_of(
     overlaps_drafts: bool = False,
     has_host_pool: bool = False,
     slides: bool = True,
+    gives_back: bool = True,
 ) -> tuple[Witness, ...]:
     """Witnesses that a run on a target of this construction must have reached.
 
@@ -150,6 +151,7 @@ def required_of(
         overlaps_drafts: whether some of those draft.
         has_host_pool: whether its cache is hierarchical.
         slides: whether some layers see a window alone, in which a cap can bind.
+        gives_back: whether a running request gives back the SWA pages that its window has left.
     """
     resolver = TRANSLATION_WITNESSES | RESOLVER_WITNESSES
     cache = WITNESSES | (DRAFT_WITNESSES if drafts else {})
@@ -165,6 +167,8 @@ def required_of(
         cache = cache | OVERLAPPED_DRAFT_WITNESSES
     if has_host_pool:
         cache = cache | HOST_WITNESSES
+    if not gives_back:
+        cache = {name: words for name, words in cache.items() if name != "SWA page given back"}
     if not releases_early:
         cache = {name: words for name, words in cache.items() if name != "window lock given up"}
     if not reuses:

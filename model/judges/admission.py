@@ -10,7 +10,12 @@ from kvproof.model.findings import Break, Findings
 from kvproof.model.judges.published import Published
 from kvproof.model.scenario import Prompt
 from kvproof.model.verdict import Lease
-from kvproof.spec.cap import capped_bigram_match, capped_match, reprefill_bound
+from kvproof.spec.cap import (
+    capped_bigram_match,
+    capped_match,
+    computed_limit,
+    reprefill_bound,
+)
 from kvproof.spec.indices import PADDING_SLOT
 
 
@@ -58,7 +63,10 @@ class Matches:
 
     def _beside_tree(self, fact: Admitted, prompt: Prompt) -> None:
         size = self.started.geometry.page_size
-        cached = self.published.cached_len(prompt, fact.prompt_len, self.started)
+        # The last token is computed whatever is cached, so no match ends behind it. One that ends
+        # before it is shorter by more than that where its window reaches into a tombstone.
+        limit = computed_limit(fact.prompt_len)
+        cached = self.published.cached_len(prompt, limit, self.started)
         if fact.loaded_len:
             # The host's part of the tree is not told; the marks of what came from there are.
             self.findings.witnesses["loaded back"] += 1

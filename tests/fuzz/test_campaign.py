@@ -14,9 +14,11 @@ from kvproof.fuzz import campaign as module
 from kvproof.fuzz.campaign import Break, Campaign, Survey, TargetResult, result_of
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.simplify import scenario_size
+from kvproof.fuzz.strategies import Sizes
 from kvproof.model.facts import EngineError, Fact, Started, decode_fact
 from kvproof.model.files import load_scenario
 from kvproof.model.monitor import check
+from kvproof.model.policy import SwaFault
 from kvproof.model.reference import Fault, Policy
 from kvproof.model.scenario import (
     Abort,
@@ -308,6 +310,24 @@ def test_where_no_prefix_is_kept_no_cap_binds_and_nothing_is_to_be_reused(
     assert (CAP_WITNESS in survey.missing()) == keeps
     result = result_of(survey, (), target=fake_target(), seed=0)
     assert verdicts(result)["USEFUL"] == ("unknown" if keeps else "skipped")
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [("cursor never moves", "skipped"), ("cursor past the window", "violated")]
+)
+def test_a_cursor_is_judged_where_some_request_moves_it(fault: SwaFault, status: Status) -> None:
+    rules = Policy(paged_swa=True, faults=frozenset({fault}))
+    target = dataclasses.replace(
+        fake_target(),
+        has_ring=False,
+        gives_back=False,
+        sizes=Sizes(swa_shares=(1, 2), draft_tokens=(3,)),
+    )
+    result = dataclasses.replace(
+        campaign(FakeProcess(rules=rules), profile=SMOKE), target=target
+    ).run()
+    assert "SWA page given back" not in result.missing
+    assert verdicts(result)["CURSOR"] == status
 
 
 class Clock:

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvproof.fuzz.strategies import Sizes, arbitrary_scenarios, likely_scenarios
+from kvproof.model.facts import Admitted
+from kvproof.model.monitor import check
 from kvproof.model.policy import SWA_FAULTS, VARIANTS, Policy, SwaFault
 from kvproof.model.reference import reference_player
-from kvproof.model.scenario import Scenario
+from kvproof.model.scenario import Evict, Finish, Geometry, Piece, Prefill, Scenario, Submit
 from kvproof.model.verdict import Cause, Invariant
 from kvproof.model.witness import SWA_WITNESSES
 from kvproof.mutants.model import model_mutants
@@ -37,6 +39,24 @@ def test_right_variants_break_nothing(scenario: Scenario, name: str) -> None:
     monitor = run(scenario, RIGHT[name])
     assert monitor.ended
     assert dict(monitor.violations) == {}
+
+
+def test_what_only_a_match_of_the_whole_prompt_could_give_is_no_loss() -> None:
+    """USEFUL. Four tokens are cached, but before the second page there is a tombstone."""
+    scenario = Scenario(
+        geometry=Geometry(window=1, page_size=2, slots=2, pool_tokens=64, swa_tokens=64),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 2),)), Prefill(request="A"),
+            Finish(request="A"),
+            Submit(request="B", prompt=(Piece("A", 4),)), Prefill(request="B"),
+            Evict(tokens=0, swa_tokens=1),
+            Submit(request="C", prompt=(Piece("A", 4),)), Prefill(request="C"),
+        ),
+    )  # fmt: skip
+    log = list(reference_player(scenario.geometry, Policy(paged_swa=True)).play(scenario))
+    matches = [fact.matched_len for fact in log if isinstance(fact, Admitted)]
+    assert matches == [0, 2, 0]
+    assert dict(check(log).violations) == {}
 
 
 @settings(max_examples=60, deadline=None)
