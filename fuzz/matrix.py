@@ -63,16 +63,19 @@ def variants(results: Iterable[TargetResult], *, note: str) -> str:
         if known is None or known.by_name:
             by_target.setdefault((construction, release), []).append(result)
     rows: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    for (construction, release), played in sorted(by_target.items(), key=_by_release):
+    for (construction, release), played in sorted(
+        by_target.items(), key=lambda target: _parts(target[0][1])
+    ):
         drawn = sum(result.sequences for result in played)
         rows.setdefault((construction, _broke(played)), []).append((release, drawn))
+    order = sorted({release for _, release in by_target}, key=_parts)
     names = [*CONSTRUCTIONS, *dict.fromkeys(_base(construction) for construction, _ in rows)]
     return "\n".join(
         [
             "| construction | releases | sequences of each | broken |",
             "|---|---|---|---|",
             *(
-                f"| {construction} | {', '.join(release for release, _ in cells)} | "
+                f"| {construction} | {_spans([release for release, _ in cells], order)} | "
                 f"{_range([drawn for _, drawn in cells])} | {broke} |"
                 for (construction, broke), cells in sorted(
                     rows.items(), key=lambda row: names.index(_base(row[0][0]))
@@ -84,10 +87,22 @@ def variants(results: Iterable[TargetResult], *, note: str) -> str:
     )
 
 
-def _by_release(target: tuple[tuple[str, str], object]) -> list[tuple[int, str]]:
-    """Releases in their order: 0.5.9 before 0.5.12, and that before 0.5.12.post1."""
-    (_, release), _ = target
+def _parts(release: str) -> list[tuple[int, str]]:
+    """What sorts releases: 0.5.9 before 0.5.12, and that before 0.5.12.post1."""
     return [(int(part) if part.isdecimal() else -1, part) for part in release.split(".")]
+
+
+def _spans(releases: Sequence[str], order: Sequence[str]) -> str:
+    """Releases by name; three or more that follow each other as the first to the last."""
+    spans: list[list[str]] = []
+    for release in releases:
+        if spans and order.index(release) == order.index(spans[-1][-1]) + 1:
+            spans[-1].append(release)
+        else:
+            spans.append([release])
+    return ", ".join(
+        ", ".join(span) if len(span) < 3 else f"{span[0]} to {span[-1]}" for span in spans
+    )
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from kvproof.fuzz.campaign import Fault, TargetResult
 from kvproof.fuzz.matrix import BEGIN, END, markdown, variants
+from kvproof.fuzz.profiles import Profile
 from kvproof.model.facts import EngineError
 from kvproof.model.files import renew
 
@@ -115,3 +116,14 @@ def test_what_no_run_of_a_variant_could_say_is_not_nothing() -> None:
     assert "| FRESH-DECODE: unknown; FRESH-PREFILL: unknown |" in rows_of_variants(vacuous)[0]
     held = tuple(replace(v, status="holds", reason="") for v in vacuous.verdicts)
     assert "| nothing |" in rows_of_variants(vacuous, replace(vacuous, verdicts=held))[0]
+
+
+def test_variants_of_releases_in_a_row_are_a_span() -> None:
+    result = replace(campaign(FakeProcess(), profile=Profile(sequences=1)).run(), verdicts=())
+    played = [
+        replace(result, target=f"sglang-{release}:{construction}", versions={"sglang": release})
+        for construction, releases in {"chunk": "12346", "paged": "1235"}.items()
+        for release in releases
+    ]
+    rows = rows_of_variants(*played)
+    assert [row.split(" | ")[1] for row in rows] == ["1 to 4, 6", "1 to 3, 5"]
