@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 from msgspec.structs import replace
 
@@ -131,6 +133,19 @@ def test_radix_off_without_a_chunk_size_raises_in_these(start, release):
     assert isinstance(log[-1], EngineError)
     assert "dec_lock_ref() missing 1 required positional argument: 'params'" in log[-1].message
     assert log[-1].message.endswith("in _lock_node")
+
+
+@pytest.mark.parametrize(("release", "name"), [("0.5.16", "chunk"), ("0.5.23", "chunk")])
+def test_a_ring_does_not_run_dry_of_locations_that_it_never_gives_back(start, release, name):
+    """From 0.5.20 on the allocator takes some of an SWA pool with pages of one token."""
+    geometry = Geometry(window=3, page_size=1, slots=1, pool_tokens=128)
+    lives = [
+        (Submit(request="A", prompt=(Piece("A", 100),)), Prefill(request="A"), Finish(request="A"))
+    ] * 50
+    scenario = Scenario(geometry=geometry, operations=tuple(chain.from_iterable(lives)))
+    log = start(release, construction=name).play(scenario, timeout=60, backend="rules")
+    assert isinstance(log[-1], Ended), log[-1]
+    assert sum(isinstance(fact, Admitted) for fact in log) == len(lives)
 
 
 @pytest.mark.parametrize("target", [("0.5.12", "paged-swa"), ("0.5.23", "paged-swa-hicache")])
