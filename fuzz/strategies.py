@@ -437,13 +437,15 @@ def _recompute(sketch: _Sketch, parent: int, tail: int, pages: int) -> None:
     _arrive(sketch, parent, 0, tail, 0)
 
 
-def _rewind(sketch: _Sketch, steps: int, cut: int, tail: int) -> None:
+def _rewind(sketch: _Sketch, steps: int, cut: int, tail: int, readers: int) -> None:
     """A request leaves two nodes: its prompt, which loses its SWA half, and what it decoded.
 
     Another branches off within the prompt and computes that half again. So any tree has a tombstone
-    to recover, also one that deletes a node of which nothing live is left behind it.
+    to recover, also one that deletes a node of which nothing live is left behind it. ``readers`` go
+    on behind both nodes before that, and run meanwhile: they need no more of the prompt than its
+    full half.
     """
-    _leave(sketch, sketch.geometry.slots - 1)
+    _leave(sketch, sketch.geometry.slots - 1 - readers)
     _evict(sketch, sketch.geometry.pool_tokens)  # the prompt is what is evicted next
     _arrive(sketch, 0, 0, tail, 0)
     for _ in range(steps):
@@ -451,8 +453,10 @@ def _rewind(sketch: _Sketch, steps: int, cut: int, tail: int) -> None:
     _finish(sketch, len(sketch.running) - 1)
     if sketch.geometry.overlap:
         sketch.operations += [Complete(), Complete()]  # now the host knows of the end
+    for _ in range(readers):
+        _arrive(sketch, 1, 0, tail, 0)
     _evict_swa(sketch, 1)
-    _arrive(sketch, 1, steps + cut, tail, 0, in_pages=True)
+    _arrive(sketch, 1 + readers, steps + cut, tail, 0, in_pages=True)
 
 
 def _there_and_back(
@@ -618,10 +622,18 @@ def _moves_by_kind(
 
 
 def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
-    """Moves that matter where the window lives in a pool of its own."""
-    if geometry.swa_tokens is msgspec.UNSET:
-        return ()
+    """Moves that matter where a tree can lose what a window needs, and keep the rest."""
     tails = range(1, geometry.window + 1)
+    # What is decoded fills a page; or the window leaves the prompt, and pages are given back;
+    # or it does so where that is done once a window, as 0.5.13 does. Mostly somebody reads it.
+    both = geometry.window + geometry.page_size
+    steps = (geometry.page_size, both, 2 * both)
+    rewind: tuple[Kind, SearchStrategy[Move]] = (
+        "recompute",
+        _move(_rewind, steps, (0, 1, geometry.page_size), tails, (0, 1, 1)),
+    )
+    if geometry.swa_tokens is msgspec.UNSET:
+        return (rewind,)  # a tree over rings has tombstones too
     # Often, since it takes luck besides: room in the pool, and a page where the branch is.
     recompute: tuple[Kind, SearchStrategy[Move]] = (
         "recompute",
@@ -630,17 +642,9 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     branch: tuple[Kind, SearchStrategy[Move]] = ("cuts", _move(_branch, tails))
     further = range(geometry.page_size + 1)
     decode_past: tuple[Kind, SearchStrategy[Move]] = ("decode past", _move(_decode_past, further))
-    # What is decoded fills a page; or the window leaves the prompt, and pages are given back;
-    # or it does so where that is done once a window, as 0.5.13 does.
-    both = geometry.window + geometry.page_size
-    steps = (geometry.page_size, both, 2 * both)
-    rewind: tuple[Kind, SearchStrategy[Move]] = (
-        "recompute",
-        _move(_rewind, steps, (0, 1, geometry.page_size), tails),
-    )
     return (
         ("evict SWA", _move(_evict_swa, range(1, MAX_TOKENS + 1))),
-        *[rewind] * 2,
+        *[rewind] * 4,
         *[decode_past] * 2,
         *[recompute] * 4,
         *[branch] * 3,

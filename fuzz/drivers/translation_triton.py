@@ -18,10 +18,10 @@ from sglang.srt.layers.attention.triton_backend import (
     TritonMultiStepDraftBackend,
 )
 from sglang.srt.layers.radix_attention import RadixAttention
-from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from transformers import PretrainedConfig
 
+from kvproof.fuzz.drivers.pool import PAGED_HEAD_DIM, SWA_LAYER, paged_swa_pool
 from kvproof.fuzz.drivers.translation import (
     INTEGERS,
     TranslationEngine,
@@ -31,9 +31,6 @@ from kvproof.fuzz.drivers.translation import (
 )
 from kvproof.model import forwards
 from kvproof.model.player import RefusedError
-
-_HEAD_DIM = 4
-_SWA_LAYER, _FULL_LAYER = 0, 1
 
 
 class Engine(TranslationEngine):
@@ -46,26 +43,17 @@ class Engine(TranslationEngine):
         self._target_has_graphs = False
         self._layer_module = RadixAttention(
             num_heads=1,
-            head_dim=_HEAD_DIM,
+            head_dim=PAGED_HEAD_DIM,
             scaling=1.0,
             num_kv_heads=1,
-            layer_id=_SWA_LAYER,
+            layer_id=SWA_LAYER,
             sliding_window_size=self.geometry.window,
         )
         self._watch_stores()
 
     def _make_pool(self) -> Any:
-        geometry = self.geometry
-        return SWAKVPool(
-            size=geometry.pool_tokens,
-            size_swa=geometry.swa_pool_tokens,
-            page_size=geometry.page_size,
-            dtype=torch.bfloat16,
-            head_num=1,
-            head_dim=_HEAD_DIM,
-            swa_attention_layer_ids=[_SWA_LAYER],
-            full_attention_layer_ids=[_FULL_LAYER],
-            device=self.device,
+        return paged_swa_pool(
+            self.geometry, swa_tokens=self.geometry.swa_pool_tokens, device=self.device
         )
 
     def _backend_classes(self) -> dict[str, Any]:
@@ -86,9 +74,9 @@ class Engine(TranslationEngine):
                 num_attention_heads=1,
                 get_max_num_attention_heads=lambda: 1,
                 get_num_kv_heads=lambda *_sizes: 1,
-                head_dim=_HEAD_DIM,
-                v_head_dim=_HEAD_DIM,
-                swa_v_head_dim=_HEAD_DIM,
+                head_dim=PAGED_HEAD_DIM,
+                v_head_dim=PAGED_HEAD_DIM,
+                swa_v_head_dim=PAGED_HEAD_DIM,
                 context_len=self.max_tokens,
                 is_encoder_decoder=False,
                 hf_config=PretrainedConfig(architectures=["Gemma3ForCausalLM"]),
@@ -190,11 +178,11 @@ class Engine(TranslationEngine):
     def _attend(self, backend: Any, batch: Any, *, decodes: bool) -> None:
         rows = batch.out_cache_loc.shape[0]
         q, k, v = (
-            torch.zeros(rows, 1, _HEAD_DIM, dtype=torch.bfloat16, device=self.device)
+            torch.zeros(rows, 1, PAGED_HEAD_DIM, dtype=torch.bfloat16, device=self.device)
             for _ in range(3)
         )
         run = backend.forward_decode if decodes else backend.forward_extend
-        run(q.view(rows, _HEAD_DIM), k, v, self._layer_module, batch)
+        run(q.view(rows, PAGED_HEAD_DIM), k, v, self._layer_module, batch)
 
     def pad(self, rows: int) -> None:
         """Not played: `ForwardBatch` is padded before this backend plans it."""

@@ -22,7 +22,7 @@ from kvproof.model.witness import RESOLVER_WITNESSES
 SIZES = Geometry(window=4, page_size=2, slots=3, pool_tokens=64, swa_tokens=32, draft_tokens=3)
 """An SWA pool half as large as the full pool."""
 
-PLANS_DRAFT_WINDOWS = {"0.5.15": False, "0.5.16": False, "0.5.23": True}
+PLANS_DRAFT_WINDOWS = {"0.5.15": False, "0.5.15.post1": False, "0.5.16": False, "0.5.23": True}
 """Whether a release's Triton backend plans the windows of drafts, as read in its code."""
 
 ONE = Plan(mode="extend", requests=("A",))

@@ -149,6 +149,7 @@ class FakeTarget:
     family = "cache"
     has_ring = True
     reuses = True
+    gives_back = True
     witnesses = required_of("registry")
     sizes = Sizes()
     engine = fake_target().engine
