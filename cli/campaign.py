@@ -17,8 +17,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.cli.fuzz import Report, verdict_table
 from kvproof.cli.output import ExitCode, JsonOption, errors, plain_table, show
+from kvproof.cli.verdicts import VerdictMatrix
 from kvproof.fuzz.campaign import TargetResult
 from kvproof.fuzz.expected import Comparison, compare, load_expected
 from kvproof.fuzz.fleet.coordinator import Coordinator, View
@@ -395,17 +395,8 @@ def _kept(tally: Tally) -> Iterator[Kept]:
 
 
 def _print(report: CampaignReport) -> RenderableType:
-    matrix = Report(
-        seed=report.seed,
-        profile="campaign",
-        folder=report.folder,
-        targets=report.targets,
-        comparisons=report.comparisons,
-        vacuous=report.vacuous,
-        as_expected=report.as_expected,
-    )
     parts: list[RenderableType] = [
-        verdict_table(matrix), "",
+        VerdictMatrix(results=report.targets, comparisons=report.comparisons), "",
         f"{report.sequences} sequences, {report.operations} operations in {report.seconds:.0f} s "
         f"({report.sequences_per_s:.1f} sequences a second, lanes: {report.lanes}, "
         f"{report.sessions} sessions, seed {report.seed})",

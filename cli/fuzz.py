@@ -14,10 +14,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
-from kvproof.cli.output import ExitCode, JsonOption, errors, plain_table, show
+from kvproof.cli.output import ExitCode, JsonOption, errors, show
+from kvproof.cli.verdicts import VerdictMatrix, paint
 from kvproof.fuzz.campaign import (
     Break,
     Campaign,
@@ -32,7 +33,6 @@ from kvproof.fuzz.manifest import manifest_of, processor
 from kvproof.fuzz.matrix import BEGIN, END, markdown
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
-from kvproof.fuzz.story import STALE
 from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
@@ -40,7 +40,7 @@ from kvproof.model.facts import Fact
 from kvproof.model.files import NoMarkersError, renew
 from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
-from kvproof.model.verdict import NEEDS_SWA, Family, Verdict
+from kvproof.model.verdict import Family
 from kvproof.triage.slices import slices
 
 Switch: TypeAlias = Literal["on", "off"]
@@ -273,52 +273,6 @@ def _report(
     )
 
 
-STATUS_STYLES = {
-    "holds": "green",
-    "violated": "red",
-    "engine error": "magenta",
-    "unknown": "yellow",
-    "skipped": "yellow",
-}
-
-
-def verdict_table(report: Report) -> Table:
-    """Status by target and invariant, with what the table of expected results says of it."""
-    # Of the families that ran, in the ladder's order. What no target tells is left to
-    # the report, which has the reason.
-    asked = dict.fromkeys(
-        verdict.invariant
-        for result in report.targets
-        for verdict in result.verdicts
-        if verdict.status != "skipped" or verdict.invariant not in NEEDS_SWA
-    )
-    table = plain_table("target", *(name.replace("-", "-\n") for name in asked))
-    agreement = {(c.target, c.invariant): c.agreement for c in report.comparisons}
-    for result in report.targets:
-        cells = dict.fromkeys(asked, Text())
-        for verdict in result.verdicts:
-            if verdict.invariant not in asked:
-                continue
-            text = Text(verdict.status, style=STATUS_STYLES[verdict.status])
-            if verdict.status == "violated":
-                text.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
-            if verdict.status == "skipped":
-                text.append(f"\n{_short(verdict)}", style="dim")
-            agrees = agreement[result.target, verdict.invariant]
-            if agrees != "as expected":
-                text.append(f"\n{agrees}", style="bold red")
-            cells[verdict.invariant] = text
-        table.add_row(result.target.replace(":", ":\n"), *cells.values())
-    return table
-
-
-def _short(verdict: Verdict) -> str:
-    """Why an invariant was skipped, in two words; the report has the reason."""
-    if verdict.invariant in NEEDS_SWA:
-        return "not told"
-    return "no ring" if "no ring" in verdict.reason else "not played"
-
-
 def _print(
     report: Report,
     scenarios: dict[tuple[str, str], Path],
@@ -326,7 +280,9 @@ def _print(
     *,
     stories: bool,
 ) -> RenderableType:
-    parts: list[RenderableType] = [verdict_table(report), ""]
+    parts: list[RenderableType] = [
+        VerdictMatrix(results=report.targets, comparisons=report.comparisons), "",
+    ]  # fmt: skip
     told = False
     for result in report.targets:
         kernel = f"{result.kernel_sequences} of them on the real kernels"
@@ -376,11 +332,3 @@ def _print(
         else Text("Not as expected.", style="bold red")
     )
     return Group(*parts)
-
-
-def paint(story: str) -> Text:
-    """A story with its stale rows in red."""
-    text = Text(story)
-    text.highlight_regex(rf"(?m)^.*{STALE}$", "red")
-    text.highlight_regex(r"(?m)^.*<- breaks here$", "bold")
-    return text

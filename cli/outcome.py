@@ -8,8 +8,8 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from kvproof.cli.fuzz import STATUS_STYLES, paint
 from kvproof.cli.output import plain_table
+from kvproof.cli.verdicts import STATUS_STYLES, paint
 from kvproof.fuzz.story import tell
 from kvproof.model.facts import EngineError as EngineFault
 from kvproof.model.facts import Fact, Gap

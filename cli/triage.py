@@ -13,7 +13,6 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvproof.cli.fuzz import paint
 from kvproof.cli.output import (
     ExitCode,
     JsonOption,
@@ -23,6 +22,7 @@ from kvproof.cli.output import (
     progress,
     show,
 )
+from kvproof.cli.verdicts import paint
 from kvproof.fuzz.constructions import REGISTRY
 from kvproof.fuzz.run_folder import DEFAULT_ROOT, RunFolder
 from kvproof.fuzz.simplify import scenario_tokens

@@ -139,6 +139,30 @@ FAMILIES = (
                 jit=("sglang.kernels.ops.memory.allocator:get_and_clear_swa_pages_kernel",),
                 rule="full_to_swa of a page's tokens is read, then 0 for exactly them",
             ),
+            "pending keys": Kernel(
+                launch="sglang.srt.layers.attention.qsa.graph_metadata:launch_graph_metadata",
+                jit=(
+                    "sglang.srt.layers.attention.qsa.graph_metadata:_qsa_graph_row_metadata_kernel",
+                ),
+                rule="ring_row of a ring of one group, for a verify's tokens and for their groups",
+            ),
+            "clear rejected states": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv4_c128_cleanup"
+                ":clear_unaccepted_c128_draft_states",
+                jit=(
+                    "sglang.kernels.ops.kvcache.dsv4_c128_cleanup"
+                    ":_clear_unaccepted_c128_draft_states_kernel",
+                ),
+                rule="ring_row of the tokens of a verify that were not accepted",
+            ),
+            "request window": Kernel(
+                launch="sglang.kernels.ops.kvcache.dsv41_window_layout:build_window_layout",
+                jit=(
+                    "sglang.kernels.ops.kvcache.dsv41_window_layout:_window_layout_queries",
+                    "sglang.kernels.ops.kvcache.dsv41_window_layout:_window_layout_history",
+                ),
+                rule="decode_reads of each query, ring_row of what comes before the forward",
+            ),
             "scatter by location": Kernel(
                 launch=f"{_OPS_STORE}:scatter_bf16_into_unified",
                 jit=(f"{_OPS_STORE}:_scatter_loc_kernel",),

@@ -28,7 +28,7 @@ Status: TypeAlias = Literal["covered", "exempt", "new", "changed", "gone"]
 
 
 class Covered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Cache classes that are played, and the constructions in which they are."""
+    """Cache classes that are played, and in which constructions, or by what else."""
 
     by: str
     classes: tuple[str, ...]

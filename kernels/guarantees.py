@@ -306,6 +306,52 @@ def _attention(*streams: tuple[str, str, int]) -> Callable[[Arguments, int], Fou
     return check
 
 
+def _pending_keys(given: Arguments, programs: int) -> Found:
+    if int(given["MODE"]) != 1:
+        return  # K26 is about a verify
+    drafts = int(given["extend_len"])
+    real = programs // drafts - int(given["num_padding"])
+    lengths, slots = (np.asarray(given[name])[:real] for name in ("seq_lens_ptr", "req_pool_ptr"))
+    width = int(given["req_to_token_row_stride"])
+    yield _not_negative("H1", "a slot", slots)
+    yield _not_negative("H2", "a length", lengths)
+    yield "H14", bool(np.all(lengths + drafts <= width)), "a request is longer than its row"
+    table = np.asarray(given["req_to_token_ptr"])
+    rows = [table[slot * width : slot * width + n] for slot, n in zip(slots, lengths, strict=True)]
+    yield "H16", all(bool(np.all(row >= 0)) for row in rows), "a location is negative"
+
+
+def _rejected(given: Arguments, programs: int) -> Found:
+    yield _not_negative("H1", "a slot", np.asarray(given["req_pool_indices"])[:programs])
+    yield _not_negative("H2", "a length", np.asarray(given["seq_lens"])[:programs])
+
+
+def _window_queries(given: Arguments, _programs: int) -> Found:
+    count = int(given["N"])
+    slots, positions, groups, firsts, lasts = (
+        np.asarray(given[name])[:count] for name in ("Req", "Pos", "Group", "First", "Last")
+    )
+    yield _not_negative("H1", "a slot", slots)
+    yield _not_negative("H2", "a position", positions)
+    windows = int(given["WINDOW"])
+    yield "H4", 1 <= windows <= int(given["W"]), "the window does not fit its block"
+    edges = np.flatnonzero(np.diff(slots, prepend=-1))
+    ends = np.append(edges[1:], count) - 1
+    number = np.cumsum(np.diff(slots, prepend=-1) != 0) - 1
+    told = (groups == number) & (firsts == edges[number]) & (lasts == ends[number])
+    yield "H18", bool(np.all(told)), "a run does not begin or end where it is said to"
+    steps = positions - positions[firsts] == np.arange(count) - firsts
+    yield "H18", bool(np.all(steps)), "positions of a run do not follow each other"
+
+
+def _window_history(given: Arguments, _programs: int) -> Found:
+    starts = np.asarray(given["Starts"])
+    ends = np.asarray(given["Last"])[starts[starts >= 0]]
+    yield _not_negative("H1", "a slot", np.asarray(given["Req"])[ends])
+    first = np.asarray(given["Pos"])[ends] - (ends - starts[starts >= 0])
+    yield _not_negative("H2", "a position", first)
+
+
 _DECODE = _attention(("kv_indptr_ptr", "kv_indices_ptr", 0))
 
 _CHECKS: Mapping[str, Callable[[Arguments, int], Found]] = {
@@ -324,6 +370,10 @@ _CHECKS: Mapping[str, Callable[[Arguments, int], Found]] = {
     "assign_extend_cache_locs": _extend_locations,
     "_build_swa_token_ids_kernel": _window_ids,
     "get_and_clear_swa_pages_kernel": _clear_pages,
+    "_qsa_graph_row_metadata_kernel": _pending_keys,
+    "_clear_unaccepted_c128_draft_states_kernel": _rejected,
+    "_window_layout_queries": _window_queries,
+    "_window_layout_history": _window_history,
     "_triton_fused_store_flashmla_kernel": _paged_store,
     "_triton_fused_store_indexer_kernel": _indexer_store,
     "_paged_decode_fused_kernel": _DECODE,

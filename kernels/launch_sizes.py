@@ -39,3 +39,9 @@ PAGE_BYTES = 149_760
 
 INDEXER_BYTES = STORE_PAGE * (128 + 4)
 """Bytes of a page of the indexer: a key and a float scale a token."""
+
+RATIO = 4
+"""Tokens of a group of Qwen's sparse attention, and rows of its ring of pending keys."""
+
+COMPRESSED_TOKENS = 128
+"""Tokens of a group of DeepSeek-V4's coarser compressor; its ring has two groups of them."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kvproof.kernels.family import Family
-from kvproof.kernels.launch_sizes import PAGE, WINDOW
+from kvproof.kernels.launch_sizes import COMPRESSED_TOKENS, DIM, PAGE, RATIO, WINDOW
 
 CONTEXT = 256
 """Columns of the request table."""
@@ -203,6 +203,122 @@ def _window_ids(family: Family, dice: Random) -> None:
     )
 
 
+_VERIFY = 1
+"""Mode of the launch: so many tokens behind each request's length."""
+
+
+def plan_pending(
+    launch: Callable[..., Any], *, lengths: list[int], slots: list[int], drafts: int,
+    table: torch.Tensor, padding: int = 0, ratio: int = RATIO,
+) -> SimpleNamespace:  # fmt: skip
+    """What the plan of a graph's replay says of a verify, for the sparse attention of Qwen.
+
+    Args:
+        launch: ``launch_graph_metadata`` of the release.
+        lengths: of the requests, before the verify.
+        slots: their rows of the table.
+        drafts: tokens of the verify, each.
+        table: ``[slots, CONTEXT]`` int32, full locations.
+        padding: requests at the end that are none.
+        ratio: tokens of a group.
+    """
+    rows = len(lengths) * drafts
+
+    def filled(*shape: int) -> torch.Tensor:
+        return torch.zeros(*shape, dtype=torch.int32)
+
+    plan = SimpleNamespace(
+        compress_ratio=ratio, pending_ring_slots=torch.zeros(rows, dtype=torch.int64),
+        decode_logical_positions=filled(rows), graph_prefix_lengths=filled(rows),
+        graph_compressed_lengths=filled(rows), graph_write_locs=filled(rows),
+        graph_ring_group_locs=filled(rows, ratio),
+        graph_compressed_page_table=filled(rows, table.shape[1] // PAGE),
+    )  # fmt: skip
+    launch(
+        mode=_VERIFY, bs=len(lengths), num_rows=rows, seq_lens=torch.tensor(lengths),
+        req_pool_indices=torch.tensor(slots), extend_lens=None, extend_len=drafts,
+        num_padding=padding, req_to_token=table,
+        metadata=SimpleNamespace(
+            indexer_metadata=plan, sequence_lengths=filled(rows), row_req_pool_indices=filled(rows)
+        ),
+        pool=SimpleNamespace(qsa_compressed_page_size=PAGE // ratio),
+    )  # fmt: skip
+    return plan
+
+
+def _pending_keys(family: Family, dice: Random) -> None:
+    count = dice.randint(2, 4)
+    plan_pending(
+        family.launcher("pending keys"),
+        lengths=[dice.randint(0, CONTEXT - 8) for _ in range(count)],
+        slots=_rows(dice, count).tolist(),
+        drafts=dice.randint(2, 5),
+        padding=dice.randint(0, 1),
+        table=_request_table(dice),
+    )
+
+
+def pending_rows(family: Family, numbers: Mapping[str, list[int]]) -> list[int]:
+    """Rows that a verify's tokens take in the ring, and then those that its first one reads."""
+    plan = plan_pending(
+        family.launcher("pending keys"),
+        lengths=numbers["length"],
+        slots=numbers["slot"],
+        drafts=numbers["drafts"][0],
+        table=torch.zeros(numbers["slot"][0] + 1, CONTEXT, dtype=torch.int32),
+    )
+    return [*plan.pending_ring_slots.tolist(), *plan.graph_ring_group_locs[0].tolist()]
+
+
+def _clear_rejected(family: Family, dice: Random) -> None:
+    count, drafts, ring = dice.randint(2, 4), dice.randint(2, 5), 2 * COMPRESSED_TOKENS
+    family.launcher("clear rejected states")(
+        torch.randn(_REQUESTS * ring, 2 * DIM),
+        _rows(dice, count),
+        torch.tensor([dice.randint(0, CONTEXT) for _ in range(count)]),
+        torch.tensor([dice.randint(1, drafts) for _ in range(count)], dtype=torch.int32),
+        ring_size=ring,
+        num_draft_tokens=drafts,
+    )
+
+
+def cleared_rows(family: Family, numbers: Mapping[str, list[int]]) -> list[int]:
+    """Rows of the ring that hold nothing after a verify."""
+    [ring], [slot] = numbers["ring"], numbers["slot"]
+    state = torch.ones((slot + 1) * ring, 2)
+    family.launcher("clear rejected states")(
+        state,
+        torch.tensor([slot]),
+        torch.tensor(numbers["length"]),
+        torch.tensor(numbers["accepted"], dtype=torch.int32),
+        ring_size=ring,
+        num_draft_tokens=numbers["drafts"][0],
+    )
+    rows: list[int] = torch.nonzero(state[:, 0] == 0).flatten().tolist()
+    return rows
+
+
+def _request_window(family: Family, dice: Random, *, floored: bool) -> None:
+    lengths = [dice.randint(1, 5) for _ in range(dice.randint(2, 3))]
+    starts = [dice.choice((0, dice.randint(1, 2 * WINDOW))) for _ in lengths]
+    slots = _rows(dice, len(lengths)).tolist()
+    tokens = [
+        (slot, start + at, max(0, start - 3))
+        for slot, start, length in zip(slots, starts, lengths, strict=True)
+        for at in range(length)
+    ]
+    slot, position, floor = (torch.tensor(column) for column in zip(*tokens, strict=True))
+    window = importlib.import_module("sglang.srt.mem_cache.dsv41_request_window")
+    group, first, last = window._first_row_offsets(slot)
+    capacity = WINDOW + PAGE
+    family.launcher("request window")(
+        slot, position, group, first, last,
+        zero_row=_REQUESTS * capacity, window=WINDOW, capacity=capacity,
+        floor=floor if floored else None, num_groups=len(lengths),
+        padded_rows=len(tokens) + dice.randint(0, 2),
+    )  # fmt: skip
+
+
 RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     "allocate extend": _allocate_extend,
     "allocate decode": _allocate_decode,
@@ -217,5 +333,9 @@ RECIPES: Mapping[str, Callable[[Family, Random], None]] = {
     "clear window pages, checked": lambda family, dice: _clear_window_pages(
         family, dice, checked=True
     ),
+    "pending keys": _pending_keys,
+    "clear rejected states": _clear_rejected,
+    "request window": lambda family, dice: _request_window(family, dice, floored=False),
+    "request window, floored": lambda family, dice: _request_window(family, dice, floored=True),
 }
 """As `recipes.RECIPES`."""

@@ -296,14 +296,21 @@ PLAYS: Mapping[str, Callable[[Family, Numbers], list[int]]] = {
     "prefill": _play_prefill,
     "exhausted": lambda _family, _numbers: memory_recipes.exhausted(),
     "extend": lambda _family, numbers: memory_recipes.extended(numbers["fill"]),
+    "pending": memory_recipes.pending_rows,
+    "rejected": memory_recipes.cleared_rows,
 }
 """Launches on given numbers, for counterexamples."""
 
 
-_SHAPES = frozenset({"bs_upper", "page_size", "TILE_SIZE", "HEAD_DIM", "KV_SPLITS", "D_CHUNK"})
-"""Constants that are the size of a tensor, and are not called BLOCK."""
+_SHAPES = frozenset(
+    {
+        "bs_upper", "page_size", "TILE_SIZE", "HEAD_DIM", "KV_SPLITS", "D_CHUNK", "PAGE_BLOCK",
+        "RATIO", "R", "W", "B",
+    }
+)  # fmt: skip
+"""Constants that are the size of a tensor or of a loop that is unrolled, and not called BLOCK."""
 
-_CHOICES = frozenset({"ENTRY_PAGE_SIZE", "PRESHUFFLE_TILE"})
+_CHOICES = frozenset({"ENTRY_PAGE_SIZE", "PRESHUFFLE_TILE", "MODE"})
 """Constants that choose between programs, and are numbers."""
 
 

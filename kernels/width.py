@@ -18,6 +18,7 @@ from kvproof.kernels.launch_sizes import (
     COMPRESSED,
     PAGE,
     PAGE_BYTES,
+    RATIO,
     SMALL_RECIPES,
     SPLITS,
     STORE_PAGE,
@@ -122,13 +123,17 @@ _BUFFERS: Mapping[str, _Limit] = {
         (
             "pre_lens_ptr", "seq_lens_ptr", "pre_lens", "seq_lens", "prefix_lens_tensor",
             "page_kernel_lens_ptr", "kv_start_idx", "start_offset", "end_offset",
-            "swa_first_pos_ptr", "swa_gather_lens_ptr",
+            "swa_first_pos_ptr", "swa_gather_lens_ptr", "Pos", "Floor",
         ),
         _up_to("positions"),
     ),
-    "extend_lens": _up_to("tokens"),
+    **dict.fromkeys(("extend_lens", "accept_lens"), _up_to("tokens")),
     **dict.fromkeys(
-        ("req_pool_indices", "req_pool_indices_ptr", "req_pool_indices_tensor"), _below("requests")
+        (
+            "req_pool_indices", "req_pool_indices_ptr", "req_pool_indices_tensor", "req_pool_ptr",
+            "Req",
+        ),
+        _below("requests"),
     ),
     **dict.fromkeys(
         (
@@ -140,6 +145,9 @@ _BUFFERS: Mapping[str, _Limit] = {
     "last_loc_ptr": _below("locations", -1),
     "free_page_ptr": lambda value, sizes: (value >= 0, (value + 1) * PAGE <= sizes["locations"]),
     "prefix_tensors": _anything,  # addresses, with which the kernel does not compute
+    # the request window: a run of tokens, by the rows of the launch
+    **dict.fromkeys(("Group", "First", "Last"), _below("tokens")),
+    "Starts": _below("tokens", -1),
     # attention
     "kv_indices_ptr": _below("rows"),
     "kv_indices_prefix_ptr": _below("rows", -1),
@@ -159,6 +167,20 @@ _ARGUMENTS: Mapping[str, _Limit] = {
     "swa_pages": _up_to("rows"),
     "req_to_token_stride": _up_to("positions"),
     "req_to_token_ptr_stride": _up_to("positions"),
+    "req_to_token_row_stride": _up_to("positions"),
+    # the plan of a verify's pending keys
+    "bs": _up_to("requests"),
+    # the request window: W rows of history a request, and the forward's
+    "PAD": _up_to("tokens"),
+    "GROUPS": _up_to("requests"),
+    **dict.fromkeys(
+        ("HISTORY", "ROWS"), lambda value, sizes: (value >= 0, value <= sizes["requests"] * WINDOW)
+    ),
+    "ZERO": _up_to("rows"),
+    "num_padding": _up_to("requests"),
+    "extend_len": lambda value, _sizes: (value >= 1, value <= RATIO),
+    "seq_offset": _exactly(0),
+    "max_pages": lambda value, sizes: (value >= 0, value * PAGE <= sizes["positions"]),
     **{
         name: _exactly(stride)
         for name, stride in {
@@ -172,6 +194,11 @@ _ARGUMENTS: Mapping[str, _Limit] = {
     },
 }  # fmt: skip
 
+_PAGE_BLOCKS = 512
+"""Blocks of 128 pages of a request of `REFERENCE` length."""
+
+_MOST_DRAFTS = 64
+
 _GRIDS: Mapping[str, tuple[int, int]] = {
     "_paged_decode_fused_kernel": (2, 1),
     "_paged_decode_split_kernel": (2, SPLITS),
@@ -179,6 +206,8 @@ _GRIDS: Mapping[str, tuple[int, int]] = {
     "_sparse_attn_v4_paged_prefill_kernel": (8, 1),
     "_triton_fused_store_flashmla_kernel": (8, 1),
     "_build_swa_token_ids_kernel": (WORKERS, 1),
+    "_qsa_graph_row_metadata_kernel": (_PAGE_BLOCKS, 1),
+    "_clear_unaccepted_c128_draft_states_kernel": (_MOST_DRAFTS, 2),
 }
 """Programs in the second and third dimension; 1 where there is none."""
 

@@ -140,7 +140,32 @@ class Relocked(msgspec.Struct, frozen=True, kw_only=True, tag="relocked"):
         return (2,)
 
 
-Question: TypeAlias = Store | Eviction | Tail | Split | Unfinished | Relocked
+class Group(msgspec.Struct, frozen=True, kw_only=True, tag="group"):
+    """Which keys go into a compressed key of Qwen's sparse attention (QSA), if a verify ends it?
+
+    Asks ``QSAIndexer.update_key_state_and_compress`` with the plan of ``QwenSparseAttnBackend``:
+    the tokens before the verify are decoded one by one, then it writes all of its own.
+
+    Attributes:
+        ratio: tokens of a group, and rows of a request in the ring of keys that wait for theirs.
+        first: position of the verify's first token.
+        drafts: its tokens.
+        replayed: by the kernel that plans the replay of a CUDA graph.
+    """
+
+    ratio: int
+    first: int
+    drafts: int
+    replayed: bool = False
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """Positions of the first group that the verify ends."""
+        start = page_floor(self.first, self.ratio)
+        return tuple(range(start, start + self.ratio))
+
+
+Question: TypeAlias = Store | Eviction | Tail | Split | Unfinished | Relocked | Group
 
 
 class AskedProcess:
@@ -321,6 +346,15 @@ def _answer(question: Question) -> tuple[int, ...]:
             return host_locks()
         case Unfinished() | Relocked():
             return _of_a_tree(question)
+        case Group():
+            from kvproof.proofs import asked_rings  # noqa: PLC0415  # torch: after the shims
+
+            return asked_rings.grouped(
+                ratio=question.ratio,
+                first=question.first,
+                drafts=question.drafts,
+                replayed=question.replayed,
+            )
 
 
 def _of_a_tree(question: Unfinished | Relocked) -> tuple[int, ...]:

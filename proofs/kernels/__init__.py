@@ -1,4 +1,4 @@
-"""K1 to K25: what the real kernels of a release do, proved from their own code for all inputs.
+"""K1 to K28: what the real kernels of a release do, proved from their own code for all inputs.
 
 The rules that a kernel is held against are the specification's functions, called on Z3 terms. What
 the host guarantees of a kernel's inputs are the assumptions of `base`; nothing else is assumed but
@@ -13,7 +13,10 @@ from kvproof.proofs.kernels.attention import fused_decode, prefill_attention, sp
 from kvproof.proofs.kernels.base import ASSUMPTIONS, Code
 from kvproof.proofs.kernels.decode import compressed_tail, decode
 from kvproof.proofs.kernels.masked import masked_lanes
+from kvproof.proofs.kernels.pending import pending_keys
 from kvproof.proofs.kernels.prefill import lengths, prefill
+from kvproof.proofs.kernels.rejected import rejected_states
+from kvproof.proofs.kernels.request_window import request_window
 from kvproof.proofs.kernels.rows import (
     extend_locations,
     index_lists,
@@ -33,7 +36,8 @@ _EVERY = (
     scatter, decode, agreement, lengths, prefill, compressed_tail, verify, scatter_by_location,
     padding, allocate_extend, allocate_decode, last_location, write_rows, index_lists,
     extend_locations, clear_window_pages, paged_store, indexer_store, fused_decode,
-    split_decode, prefill_attention, two_pools, window_ids, masked_lanes, width,
+    split_decode, prefill_attention, two_pools, window_ids, masked_lanes,
+    pending_keys, rejected_states, request_window, width,
 )  # fmt: skip
 
 

@@ -56,6 +56,8 @@ ASSUMPTIONS: Mapping[str, str] = {
     "H15": "the pages that are cleared differ, and lie in the mapping",
     "H16": "a location is a token's of the pool, and no two tokens of a launch have the same",
     "H17": "row numbers are of the pool, or negative where the kernel skips those",
+    "H18": "tokens of one request lie together in a launch, at positions that follow each other; "
+    "where such a run begins and ends, and its number, are what the host says",
 }
 """Facts of the host that the proofs use."""
 

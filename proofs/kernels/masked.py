@@ -71,5 +71,5 @@ def masked_lanes(code: Code) -> Theorem:
             for name in names
         ),
         mutants=(),
-        source=f"all kernels of K1 to K25 ({code.release})",
+        source=f"all kernels of K1 to K28 ({code.release})",
     )

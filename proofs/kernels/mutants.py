@@ -23,6 +23,10 @@ _LISTS = "create_flashinfer_kv_indices_triton"
 _BACK = "assign_extend_cache_locs"
 _IDS = "_build_swa_token_ids_kernel"
 _CLEAR = "get_and_clear_swa_pages_kernel"
+_PENDING = "_qsa_graph_row_metadata_kernel"
+_REJECTED = "_clear_unaccepted_c128_draft_states_kernel"
+_WINDOW = "_window_layout_queries"
+_HISTORY = "_window_layout_history"
 _STORE = "_triton_fused_store_flashmla_kernel"
 _INDEXER = "_triton_fused_store_indexer_kernel"
 _FUSED = "_paged_decode_fused_kernel"
@@ -127,6 +131,35 @@ MUTANTS: tuple[Edit, ...] = tuple(
         (_CLEAR, "swa_reps // page_size, mask=rep_mask", "swa_reps, mask=rep_mask"),
         (_CLEAR, "swa_reps > 0, mask=rep_mask", "swa_reps >= 0, mask=rep_mask"),
         (_CLEAR, "(page_mapping > 0) &", "(page_mapping > 1) &"),
+        # a row of the ring of pending keys, of its group, of another request
+        (_PENDING, "(current % RATIO)", "((current + 1) % RATIO)"),
+        (_PENDING, "current - (RATIO - 1 - k)", "current - (RATIO - k)"),
+        (_PENDING, "row // extend_len", "row % extend_len"),
+        (_PENDING, "seq_len % RATIO == 0", "seq_len % RATIO == 1"),
+        (_PENDING, "last_loc // RATIO, 0", "last_loc, 0"),
+        (
+            _PENDING,
+            "real, base + row % extend_len + 1, 1",
+            "real, base + row % extend_len + 1, RATIO",
+        ),
+        (_PENDING, "tl.maximum(loc // FULL_PAGE, 0)", "tl.maximum(loc // RATIO, 0)"),
+        # a token that was accepted, a row of another position or request, half a state
+        (_REJECTED, "draft_offset < accept_len", "draft_offset <= accept_len"),
+        (_REJECTED, "seq_len + draft_offset", "seq_len + draft_offset - accept_len"),
+        (_REJECTED, "req_pool_idx * ring_size", "bid * ring_size"),
+        (_REJECTED, "row * (half * 2)", "row * half"),
+        (_REJECTED, "row_base + half + offsets", "row_base + offsets"),
+        # a key too many, another group's history, a row of the forward that is not the key's
+        (_WINDOW, "seen >= 0", "seen >= 1"),
+        (_WINDOW, "seen >= floor[:, None]", "seen > floor[:, None]"),
+        (_WINDOW, "(first_pos[:, None] - WINDOW)", "(first_pos[:, None] - WINDOW + 1)"),
+        (_WINDOW, "HISTORY + first[:, None] + seen", "HISTORY + row[:, None] + seen"),
+        (_WINDOW, "seen < first_pos[:, None]", "seen <= first_pos[:, None]"),
+        (_WINDOW, "(last - row) < CAPACITY", "(last - row) <= CAPACITY"),
+        (_HISTORY, "pos % CAPACITY", "pos % WINDOW"),
+        (_HISTORY, "req * CAPACITY", "req * WINDOW"),
+        (_HISTORY, "first_pos - WINDOW + row % WINDOW", "first_pos - WINDOW + row % CAPACITY"),
+        (_HISTORY, "pos >= floor", "pos > floor"),
         (_IDS, "pos = first_pos + i", "pos = first_pos + i + 1"),
         (_IDS, "out_ptr + out_off + i", "out_ptr + out_off + worker_id"),
         (

@@ -82,5 +82,5 @@ def width(code: Code) -> Theorem:
         scope=f"the constants that the release launches with; a stride of {STRIDE}; H10",
         obligations=tuple(obligations),
         mutants=(),
-        source=f"all kernels of K1 to K25 ({code.release})",
+        source=f"all kernels of K1 to K28 ({code.release})",
     )

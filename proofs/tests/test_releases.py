@@ -13,7 +13,7 @@ from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Admitted, Started
 from kvproof.model.monitor import check
 from kvproof.model.scenario import Decode
-from kvproof.proofs.asked import Eviction, Store
+from kvproof.proofs.asked import Eviction, Group, Store
 from kvproof.proofs.catalogue import CATALOGUE
 from kvproof.proofs.prove import prove
 from kvproof.proofs.scenarios import hit
@@ -102,3 +102,23 @@ def test_the_real_cursor_is_the_rule_of_the_release(release: str, installed: Ins
             old = cursor(evicted, 0, length, max(window, page_size), page_size)
             due = (old,) if release in UNCAPPED else question.due
             assert installed.ask(question, release) == due, question
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_a_ring_of_one_group_is_right_only_where_a_verify_stops_at_a_groups_end(
+    installed: Installed, replayed: bool
+) -> None:
+    """R6 with S = W: docs/findings/a-ring-of-one-group.md."""
+    need("0.5.23")
+    ratio = 4
+    for first, drafts in product(range(8, 12), range(1, ratio + 1)):
+        end = first + drafts - 1
+        if end // ratio == first // ratio and end % ratio != ratio - 1:
+            continue  # no group ends
+        question = Group(ratio=ratio, first=first, drafts=drafts, replayed=replayed)
+        answer = installed.ask(question, "0.5.23:registry")
+        if end % ratio == ratio - 1 or drafts == 1:
+            assert answer == question.due, question
+        else:
+            written = range(end - ratio + 1, end + 1)  # the last keys of the ring's rows
+            assert answer == tuple(written), question

@@ -1,12 +1,17 @@
-"""The matrix of a run as Markdown."""
+"""The matrix of a run, as Markdown and on the console."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
+from kvproof.cli.verdicts import VerdictMatrix
 from kvproof.fuzz.campaign import Fault, TargetResult
+from kvproof.fuzz.expected import compare
 from kvproof.fuzz.matrix import BEGIN, END, markdown, variants
 from kvproof.fuzz.profiles import Profile
 from kvproof.model.facts import EngineError
@@ -127,3 +132,26 @@ def test_variants_of_releases_in_a_row_are_a_span() -> None:
     ]
     rows = rows_of_variants(*played)
     assert [row.split(" | ")[1] for row in rows] == ["1 to 4, 6", "1 to 3, 5"]
+
+
+@pytest.mark.parametrize(("width", "together"), [(32, 1), (50, 2), (62, 3), (300, 3)])
+def test_on_the_console_as_many_targets_stand_together_as_fit(width: int, together: int) -> None:
+    result = campaign(FakeProcess(rules=UNCAPPED)).run()
+    results = [replace(result, target=f"sglang-0.5.{n}:registry") for n in (15, 16, 17)]
+    told = io.StringIO()
+    console = Console(file=told, width=width)
+    console.print(
+        VerdictMatrix(
+            results=results, comparisons=[c for one in results for c in compare(one, ())]
+        ),
+        soft_wrap=True,
+    )
+    lines = told.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= width
+    tables = [line for line in lines if line.startswith("invariant")]
+    assert [line.count("registry") for line in tables] == [
+        min(together, 3 - first) for first in range(0, 3, together)
+    ]
+    broken = [line for line in lines if line.startswith("FRESH-DECODE")]
+    assert sum(line.count("violated") for line in broken) == 3
+    assert told.getvalue().count("not expected") >= 3

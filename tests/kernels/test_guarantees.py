@@ -47,6 +47,15 @@ CLEAR = _of(
 STORE = _of(
     indices_ptr=[0, 511], N=2, cache_u8_ptr=[0] * 20, BYTES_PER_PAGE=10, PAGE_SIZE=256,
 )  # fmt: skip
+PENDING = _of(
+    seq_lens_ptr=[0, 2], req_pool_ptr=[1, 0], req_to_token_ptr=[1, 2, 3, 4, 0, 0, 0, 0], bs=2,
+    num_padding=0, extend_len=1, req_to_token_row_stride=4, MODE=1,
+)  # fmt: skip
+REJECTED = _of(req_pool_indices=[1, 2], seq_lens=[0, 9])
+RUNS = _of(
+    Req=[3, 3, 1], Pos=[7, 8, 0], Group=[0, 0, 1], First=[0, 0, 2], Last=[1, 1, 2], N=3, WINDOW=4,
+    W=4,
+)  # fmt: skip
 ATTENTION = _of(kv_indptr_ptr=[0, 2, 2], kv_indices_ptr=[5, 0])
 
 CASES = [
@@ -72,6 +81,18 @@ CASES = [
     ("H15", "get_and_clear_swa_pages_kernel", CLEAR, {"full_page_representatives": [0, 12]}),
     ("H16", "_triton_fused_store_flashmla_kernel", STORE, {"indices_ptr": [5, 5]}),
     ("H16", "_triton_fused_store_flashmla_kernel", STORE, {"indices_ptr": [0, 512]}),
+    ("H1", "_qsa_graph_row_metadata_kernel", PENDING, {"req_pool_ptr": [1, -1]}),
+    ("H2", "_qsa_graph_row_metadata_kernel", PENDING, {"seq_lens_ptr": [-1, 2]}),
+    ("H14", "_qsa_graph_row_metadata_kernel", PENDING, {"seq_lens_ptr": [0, 4]}),
+    ("H16", "_qsa_graph_row_metadata_kernel", PENDING, {"req_to_token_ptr": [1, -1] + [0] * 6}),
+    ("H1", "_clear_unaccepted_c128_draft_states_kernel", REJECTED, {"req_pool_indices": [1, -1]}),
+    ("H2", "_clear_unaccepted_c128_draft_states_kernel", REJECTED, {"seq_lens": [0, -1]}),
+    ("H1", "_window_layout_queries", RUNS, {"Req": [-3, -3, 1]}),
+    ("H2", "_window_layout_queries", RUNS, {"Pos": [7, 8, -1]}),
+    ("H4", "_window_layout_queries", RUNS, {"WINDOW": 5}),
+    ("H18", "_window_layout_queries", RUNS, {"Pos": [7, 9, 0]}),
+    ("H18", "_window_layout_queries", RUNS, {"Last": [1, 2, 2]}),
+    ("H18", "_window_layout_queries", RUNS, {"Group": [0, 1, 1]}),
     ("H17", "_paged_decode_fused_kernel", ATTENTION, {"kv_indices_ptr": [5, -1]}),
 ]
 
