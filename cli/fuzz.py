@@ -260,7 +260,8 @@ def _report(
     comparisons = tuple(
         cell for result in results for cell in compare(result, table, baseline=baseline)
     )
-    vacuous = tuple(result.target for result in results if result.missing)
+    # Where an engine fails nothing counts as held, so there is nothing that could be vacuous.
+    vacuous = tuple(result.target for result in results if result.missing and not result.faults)
     return Report(
         seed=seed,
         profile=profile,

@@ -13,8 +13,10 @@ from rich.text import Text
 from kvproof.cli.fuzz import Report
 from kvproof.cli.output import JsonOption, plain_table, show
 from kvproof.fuzz.manifest import FILE, Manifest, load_manifest
+from kvproof.fuzz.matrix import VARIANTS_BEGIN, VARIANTS_END, variants
 from kvproof.fuzz.run_folder import DEFAULT_ROOT
-from kvproof.model.files import read_file
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.files import NoMarkersError, read_file, renew
 from kvproof.model.scenario import BadFileError, decode_part
 
 
@@ -45,13 +47,43 @@ def load_run(folder: Path) -> Run:
     return Run(folder=str(folder), manifest=manifest, report=report)
 
 
+def _renew(document: Path, reports: list[Report]) -> None:
+    made = sorted({f"{report.profile} with seed {report.seed}" for report in reports})
+    table = variants(
+        (result for report in reports for result in report.targets),
+        note=f"Made with the profiles {', '.join(made)}.",
+    )
+    try:
+        renew(document, begin=VARIANTS_BEGIN, end=VARIANTS_END, table=table)
+    except (NoMarkersError, OSError) as error:
+        raise EngineError(str(error), fix="name a document that has the markers") from error
+
+
 def runs(
-    out: Annotated[Path, typer.Option(help="Where run folders lie.")] = DEFAULT_ROOT,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help=f"Where run folders lie; repeatable. Default: {DEFAULT_ROOT}."),
+    ] = None,
+    document: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            metavar="FILE",
+            help="Renew a document's table of constructions that are played by name.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the runs of `kvproof fuzz`."""
-    folders = sorted(p for p in out.glob("*") if p.name.isdecimal() and (p / FILE).exists())
+    folders = [
+        folder
+        for root in out or [DEFAULT_ROOT]
+        for folder in sorted(root.glob("*"))
+        if folder.name.isdecimal() and (folder / FILE).exists()
+    ]
     found = [load_run(folder) for folder in folders]
+    if document is not None:
+        _renew(document, [run.report for run in found if run.report is not None])
     table = plain_table("run", "seed", "sequences", "targets", "state")
     for run in found:
         done = len(run.report.targets) if run.report else 0

@@ -14,7 +14,7 @@ from kvproof.cli.output import plain_table
 from kvproof.fuzz.campaign import TargetResult
 from kvproof.fuzz.expected import Comparison
 from kvproof.fuzz.story import STALE
-from kvproof.model.verdict import NEEDS_SWA, Invariant
+from kvproof.model.verdict import NEEDS_SWA, Invariant, Verdict
 
 STATUS_STYLES = {
     "holds": "green",
@@ -96,12 +96,18 @@ def _column(
         if verdict.status == "violated":
             cell.append(f"\nin {verdict.scope.replace('operations', 'steps')}", style="dim")
         if verdict.status == "skipped":
-            reason = "not told" if invariant in NEEDS_SWA else "no ring"
-            cell.append(f"\n{reason}", style="dim")
+            cell.append(f"\n{_short(verdict)}", style="dim")
         agrees = agreement[result.target, invariant]
         if agrees != "as expected":
             cell.append(f"\n{agrees}", style="bold red")
     return result.target.replace(":", ":\n"), cells
+
+
+def _short(verdict: Verdict) -> str:
+    """Why an invariant was skipped, in two words; the report has the reason."""
+    if verdict.invariant in NEEDS_SWA:
+        return "not told"
+    return "no ring" if "no ring" in verdict.reason else "not played"
 
 
 def paint(story: str) -> Text:

@@ -218,7 +218,8 @@ class Survey:
 
     def missing(self) -> tuple[Witness, ...]:
         """Witnesses that stayed at zero."""
-        required = [*self.required, *([CAP_WITNESS] if self.has_cap else [])]
+        reuses = self.target is None or self.target.reuses
+        required = [*self.required, *([CAP_WITNESS] if self.has_cap and reuses else [])]
         return tuple(witness for witness in required if not self.witnesses[witness])
 
 
@@ -566,6 +567,8 @@ def _not_asked(invariant: Invariant, survey: Survey) -> str:
         return "who holds locks is not told" if invariant == "LOCK" else "no paged SWA pool is told"
     if target is None:
         return ""
+    if invariant == "USEFUL" and not target.reuses:
+        return "no prefix is kept that could be reused"
     if invariant == "IN-FLIGHT" and 1 not in target.sizes.overlaps:
         return target.sizes.no_overlap or "no scenario of this target overlaps"
     return "" if target.has_ring else "this release has no ring"

@@ -75,6 +75,7 @@ class Sizes:
         swa_shares: the full pool is so many times as large as the SWA pool; none where the SWA pool
             is not drawn.
         host_pool: draw what goes to a host pool and comes back.
+        reuses: whether prefixes are kept, which requests can share.
     """
 
     windows: tuple[int, ...] = (4, 3, 5, 6, 8, 2)
@@ -88,6 +89,7 @@ class Sizes:
     windows_in_pages: bool = False
     swa_shares: tuple[int, ...] = ()
     host_pool: bool = False
+    reuses: bool = True
 
     def windows_and_pages(self) -> list[list[tuple[int, int]]]:
         """Pairs that can be drawn, those alike together: each such group is drawn as often.
@@ -476,6 +478,22 @@ def _there_and_back(
     _leave(sketch, staying)
 
 
+def _hand_over(sketch: _Sketch, length: int) -> None:
+    """Two requests end in one round; the next one has the slot of one, and pages of the other.
+
+    Most rows that change under a step do so because its pages give way to the tree's. Where there
+    is no tree, this is how they do.
+    """
+    for _ in range(2 - len(sketch.running)):
+        _arrive(sketch, 0, 0, 2, 0)
+    _step(sketch)
+    for _ in range(2):
+        _finish(sketch, 0)
+    _step(sketch)  # in flight with both, when the host learns of their ends
+    _arrive(sketch, 0, 0, length, 0)
+    _complete(sketch)
+
+
 def _leave(sketch: _Sketch, staying: int) -> None:
     while len(sketch.running) > max(0, staying):
         _finish(sketch, 0)
@@ -517,18 +535,21 @@ def _move(act: Callable[..., None], *arguments: Sequence[int]) -> SearchStrategy
     return st.integers(0, choices - 1).map(chosen) if choices > 1 else st.just(chosen(0))
 
 
-def _moves(geometry: Geometry, on: Swarm, *, host_pool: bool) -> SearchStrategy[Move]:
+def _moves(geometry: Geometry, on: Swarm, sizes: Sizes) -> SearchStrategy[Move]:
     """The moves of a scenario: those whose kind it has, each as often as it stands there."""
     # Alike are geometries that differ in nothing that a move is drawn from.
     page = geometry.page_size
     swa_tokens = msgspec.UNSET if geometry.swa_tokens is msgspec.UNSET else page
     alike = replace(geometry, slots=1, pool_tokens=page, swa_tokens=swa_tokens)
-    return _moves_of_kinds(alike, on, host_pool)
+    return _moves_of_kinds(alike, on, host_pool=sizes.host_pool, reuses=sizes.reuses)
 
 
 @lru_cache(maxsize=256)  # to build a strategy anew takes longer than to draw from it
-def _moves_of_kinds(geometry: Geometry, on: Swarm, host_pool: bool) -> SearchStrategy[Move]:
-    moves = [move for kind, move in _moves_by_kind(geometry, host_pool) if kind in on]
+def _moves_of_kinds(
+    geometry: Geometry, on: Swarm, *, host_pool: bool, reuses: bool
+) -> SearchStrategy[Move]:
+    by_kind = _moves_by_kind(geometry, host_pool=host_pool, reuses=reuses)
+    moves = [move for kind, move in by_kind if kind in on]
     # Mapped, so that each is one of its own: Hypothesis takes one that stands there twice for one.
     return st.one_of([move.map(_itself) for move in moves])
 
@@ -539,7 +560,7 @@ def _itself(move: Move) -> Move:
 
 @cache
 def _moves_by_kind(
-    geometry: Geometry, host_pool: bool
+    geometry: Geometry, *, host_pool: bool, reuses: bool
 ) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """What a scenario's moves are drawn from, each with the kind that it needs.
 
@@ -595,7 +616,7 @@ def _moves_by_kind(
         ("retract", _move(_retract, which)),
         *_swa_moves(geometry),
         *(_host_moves(geometry) if host_pool else ()),
-        *_overlap_moves(geometry, come_back),
+        *_overlap_moves(geometry, come_back, reuses=reuses),
         ("flush", _move(_flush)),
     )
 
@@ -648,7 +669,7 @@ def _host_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], 
 
 
 def _overlap_moves(
-    geometry: Geometry, come_back: SearchStrategy[Move]
+    geometry: Geometry, come_back: SearchStrategy[Move], *, reuses: bool
 ) -> tuple[tuple[Kind, SearchStrategy[Move]], ...]:
     """Moves that matter with overlap scheduling."""
     if not geometry.overlap:
@@ -657,6 +678,8 @@ def _overlap_moves(
     moves: tuple[tuple[Kind, SearchStrategy[Move]], ...] = (
         ("arrive", come_back), ("arrive", come_back), ("complete", _move(_complete)),
     )  # fmt: skip
+    if not reuses:
+        moves += (("arrive", _move(_hand_over, range(1, MAX_TOKENS // 2))),)
     if geometry.draft_tokens > 1:
         moves += (("evict", _move(_leave_and_evict, range(3), range(1, MAX_TOKENS + 1))),)
     return moves
@@ -681,7 +704,7 @@ def likely_scenarios(draw: DrawFn, sizes: Sizes | None = None, *, swarm: bool = 
     sizes = sizes or Sizes()
     geometry = draw(geometries(sizes))
     on = draw(swarms()) if swarm else EVERYTHING
-    moves = _moves(geometry, on, host_pool=sizes.host_pool)
+    moves = _moves(geometry, on, sizes)
     drawn = draw(st.lists(moves, min_size=MIN_MOVES, max_size=MAX_MOVES))
     scenario = _spell_out(geometry, on, drawn)
     assume(_begins(scenario.operations))
@@ -707,7 +730,7 @@ def histories(
     sizes = sizes or Sizes()
     geometry = draw(geometries(sizes))
     on = draw(swarms()) if swarm and draw(st.booleans()) else EVERYTHING
-    moves = _moves(geometry, on, host_pool=sizes.host_pool)
+    moves = _moves(geometry, on, sizes)
     # With one arrival at least, so that something can happen.
     palette = [_FIRST, *draw(st.lists(moves, min_size=PALETTE, max_size=PALETTE))]
     order = random.Random(draw(st.integers(0, 2**32 - 1)))

@@ -268,6 +268,7 @@ def _sizes(family: str, name: str) -> Sizes:
             overlaps=overlaps,
             no_overlap=reason,
             host_pool=construction.has_host_pool,
+            reuses=construction.reuses,
         )
     # The tree of the older releases asserts no such thing.
     unified = name in {REGISTRY, PYTHON_CORE}
@@ -276,6 +277,7 @@ def _sizes(family: str, name: str) -> Sizes:
         page_holds_window=family in PAGE_HOLDS_WINDOW and unified,
         overlaps=overlaps,
         no_overlap=reason,
+        reuses=construction is None or construction.reuses,
     )
 
 

@@ -40,6 +40,7 @@ class Engine(TranslationEngine):
         super().__init__(**arguments)
         self._target = self._watched(TritonAttnBackend(self._model_runner(draft=False)))
         self._backends: dict[str, Any] = {"target": self._target}
+        self._target_has_graphs = False
         self._layer_module = RadixAttention(
             num_heads=1,
             head_dim=PAGED_HEAD_DIM,
@@ -196,7 +197,13 @@ class Engine(TranslationEngine):
     def _graph_backend(self, mode: forwards.ForwardMode) -> Any:
         backend = self._backend(mode)
         slots = self.geometry.slots
-        backend.init_cuda_graph_state(slots, slots * self.width(mode))
+        if backend is not self._target:
+            backend.init_cuda_graph_state(slots, slots * self.width(mode))
+        elif not self._target_has_graphs:
+            # A server's target decodes or verifies: one runner, which makes the storage of its
+            # graphs once. Here it may do both, and what the first graph captured has to stay.
+            backend.init_cuda_graph_state(slots, slots * self.geometry.draft_tokens)
+            self._target_has_graphs = True
         return backend
 
     def _graph_code(self, mode: forwards.ForwardMode, batch: Any) -> Callable[[], None]:

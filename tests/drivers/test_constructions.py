@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 from msgspec.structs import replace
 
-from kvproof.fuzz.constructions import BY_FAMILY, CONSTRUCTIONS, PAGED_UNCHUNKED, no_overlap
+from kvproof.fuzz.constructions import (
+    BY_FAMILY,
+    CONSTRUCTIONS,
+    EARLY_RELEASE,
+    PAGED_UNCHUNKED,
+    no_overlap,
+)
 from kvproof.kernels.catalogue import FAMILIES
 from kvproof.model.facts import Admitted, Ended, EngineError, Holding, Pools, Skipped, Started
 from kvproof.model.monitor import check, statuses
@@ -131,6 +139,38 @@ def test_radix_off_without_a_chunk_size_raises_in_these(start, release):
     assert isinstance(log[-1], EngineError)
     assert "dec_lock_ref() missing 1 required positional argument: 'params'" in log[-1].message
     assert log[-1].message.endswith("in _lock_node")
+
+
+@pytest.mark.parametrize(
+    ("release", "ends"), [("0.5.21", False), ("0.5.22", True), ("0.5.23", False)]
+)
+def test_a_finish_behind_a_prefix_whose_window_was_given_up(start, release, ends):
+    """docs/findings/a-finish-after-an-early-release.md."""
+    scenario = Scenario(
+        geometry=Geometry(window=1, page_size=4, slots=1, pool_tokens=64, swa_tokens=64),
+        operations=(
+            Submit(request="A", prompt=(Piece("A", 8),)), Prefill(request="A"), Decode(), Decode(),
+            Evict(tokens=0, swa_tokens=64), Finish(request="A"),
+        ),
+    )  # fmt: skip
+    log = start(release, construction=EARLY_RELEASE).play(scenario, timeout=60, backend="none")
+    assert isinstance(log[-1], EngineError) == ends
+    if ends:
+        assert "AssertionError: req.kv.cache_protected_len=8, len(new_indices)=0" in log[-1].message
+        assert log[-1].message.endswith("in checkpoint_into_tree")
+
+
+@pytest.mark.parametrize(("release", "name"), [("0.5.16", "chunk"), ("0.5.23", "chunk")])
+def test_a_ring_does_not_run_dry_of_locations_that_it_never_gives_back(start, release, name):
+    """From 0.5.20 on the allocator takes some of an SWA pool with pages of one token."""
+    geometry = Geometry(window=3, page_size=1, slots=1, pool_tokens=128)
+    lives = [
+        (Submit(request="A", prompt=(Piece("A", 100),)), Prefill(request="A"), Finish(request="A"))
+    ] * 50
+    scenario = Scenario(geometry=geometry, operations=tuple(chain.from_iterable(lives)))
+    log = start(release, construction=name).play(scenario, timeout=60, backend="rules")
+    assert isinstance(log[-1], Ended), log[-1]
+    assert sum(isinstance(fact, Admitted) for fact in log) == len(lives)
 
 
 @pytest.mark.parametrize("target", [("0.5.12", "paged-swa"), ("0.5.23", "paged-swa-hicache")])

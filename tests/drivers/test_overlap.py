@@ -9,6 +9,7 @@ import pytest
 
 from kvproof.fuzz.constructions import CHUNK, REGISTRY
 from kvproof.fuzz.drivers.process import EngineProcess
+from kvproof.fuzz.strategies import EVERYTHING, _hand_over, _spell_out
 from kvproof.fuzz.targets import find_targets
 from kvproof.kernels.engines.errors import EngineError as SetupError
 from kvproof.kernels.engines.store import EngineStore
@@ -236,6 +237,19 @@ def test_without_a_tree_it_takes_the_slot_of_one_and_the_pages_of_another(
     )  # fmt: skip
     monitor = check(start("0.5.23", construction=CHUNK).play(scenario, timeout=60, backend="rules"))
     assert [*monitor.violations] == [("IN-FLIGHT", "rewritten")]
+
+
+@pytest.mark.parametrize(
+    ("release", "draft_tokens"), [("0.5.15", 3), ("0.5.16", 3), ("0.5.23", 3), ("0.5.23", 1)]
+)
+def test_a_move_rewrites_a_row_in_flight_where_no_tree_does(
+    start: Callable[..., EngineProcess], release: str, draft_tokens: int
+) -> None:
+    geometry = msgspec.structs.replace(DRAFTING, pool_tokens=64, draft_tokens=draft_tokens)
+    scenario = _spell_out(geometry, EVERYTHING, [(_hand_over, (9,))])
+    monitor = check(start(release, construction=CHUNK).play(scenario, timeout=60, backend="rules"))
+    assert monitor.engine_error is None
+    assert monitor.witnesses["table rewritten in flight"] > 0
 
 
 @pytest.mark.parametrize("release", ["0.5.15", "0.5.16", "0.5.23"])

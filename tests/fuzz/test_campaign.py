@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvproof.fuzz import campaign as module
-from kvproof.fuzz.campaign import Break, Campaign, TargetResult
+from kvproof.fuzz.campaign import Break, Campaign, Survey, TargetResult, result_of
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.simplify import scenario_size
 from kvproof.fuzz.strategies import Sizes
@@ -31,6 +31,7 @@ from kvproof.model.scenario import (
     Submit,
 )
 from kvproof.model.verdict import INVARIANTS, NEEDS_SWA, Invariant, Status
+from kvproof.model.witness import CAP_WITNESS
 
 from .conftest import (
     CAPPED,
@@ -42,7 +43,7 @@ from .conftest import (
     fake_target,
     reason,
     verdicts,
-)  # fmt: skip
+)
 
 SMOKE = PROFILES["smoke"]
 
@@ -297,6 +298,18 @@ def test_a_run_without_a_ring_holds_nothing() -> None:
     assert "there is no ring" in reason(result, "FRESH-DECODE")
     assert "vacuous" in reason(result, "PARTITION")
     assert result.kernel_sequences == 0  # no kernel ran, whatever was asked for
+
+
+@pytest.mark.parametrize(("construction", "keeps"), [("registry", True), ("chunk", False)])
+def test_where_no_prefix_is_kept_no_cap_binds_and_nothing_is_to_be_reused(
+    construction: str, keeps: bool
+) -> None:
+    survey = Survey(
+        target=dataclasses.replace(fake_target(), construction=construction), has_cap=True
+    )
+    assert (CAP_WITNESS in survey.missing()) == keeps
+    result = result_of(survey, (), target=fake_target(), seed=0)
+    assert verdicts(result)["USEFUL"] == ("unknown" if keeps else "skipped")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kvproof.cli import app
-from kvproof.fuzz.campaign import Finding
+from kvproof.cli.fuzz import Report
+from kvproof.fuzz.campaign import Finding, result_of
 from kvproof.fuzz.corpus import (
     ENGINE_ERROR,
     Case,
@@ -25,6 +26,7 @@ from kvproof.fuzz.corpus import (
 )
 from kvproof.fuzz.index_page import index_page
 from kvproof.fuzz.manifest import Manifest, decode_manifest, load_manifest, manifest_of
+from kvproof.fuzz.matrix import VARIANTS_BEGIN, VARIANTS_END
 from kvproof.fuzz.profiles import PROFILES, Profile
 from kvproof.fuzz.run_folder import RunFolder
 from kvproof.fuzz.strategies import Sizes
@@ -46,7 +48,7 @@ from kvproof.model.scenario import (
     Submit,
 )
 
-from .conftest import UNCAPPED, FakeProcess, campaign
+from .conftest import UNCAPPED, FakeProcess, campaign, fake_target
 
 runner = CliRunner()
 
@@ -279,3 +281,27 @@ def test_runs_are_listed_finished_or_not(tmp_path: Path) -> None:
     done = runner.invoke(app, ["runs", "--out", str(tmp_path)])
     assert done.exit_code == 2
     assert "not a result of a run" in done.stderr
+
+
+def test_runs_of_several_folders_renew_one_table(tmp_path: Path) -> None:
+    document = tmp_path / "doc.md"
+    result = campaign(FakeProcess(), profile=Profile(sequences=2)).survey()
+    for release in ("1", "2"):
+        survey = dataclasses.replace(result, versions={"sglang": release})
+        target = dataclasses.replace(fake_target(), construction="chunk")
+        folder = RunFolder.create(tmp_path / release)
+        folder.begun(manifest(["kvproof", "fuzz"], {}))
+        folder.result(
+            Report(
+                seed=1, profile="smoke", folder="", comparisons=(), vacuous=(), as_expected=True,
+                targets=(result_of(survey, (), target=target, seed=1),),
+            )
+        )  # fmt: skip
+    asked = ["runs", *(f"--out={tmp_path / release}" for release in ("1", "2"))]
+    done = runner.invoke(app, [*asked, "--table", str(document)])
+    assert done.exit_code == 2, "there is no document yet"
+    document.write_text(f"before\n{VARIANTS_BEGIN}\n{VARIANTS_END}\nafter\n")
+    done = runner.invoke(app, [*asked, "--table", str(document)])
+    assert done.exit_code == 0, done.output
+    assert "| chunk | 1, 2 | 2 |" in document.read_text()
+    assert "Made with the profiles smoke with seed 1." in document.read_text()

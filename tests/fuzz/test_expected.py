@@ -105,6 +105,16 @@ def test_either_of_two_causes_is_as_expected() -> None:
     assert cell(result(verdict("PARTITION")), *table)[0] == "changed"
 
 
+def test_an_end_that_is_known_is_as_expected_and_no_other() -> None:
+    raised = verdict("PARTITION", "engine error")
+    known = replace(entry(), cause="engine error", error="a rea")
+    assert cell(result(raised), known) == ("as expected", "a page is lost")
+    assert cell(result(raised), replace(known, error="TypeError"))[0] == "changed"
+    assert cell(result(raised), entry())[0] == "changed"
+    for status in ("holds", "unknown", "violated"):
+        assert cell(result(verdict("PARTITION", status)), known)[0] == "changed"
+
+
 def test_a_baseline_lends_its_entries() -> None:
     found = result(verdict("PARTITION", "violated"))
     table = (entry(target="known"), replace(entry(), cause="shared"))

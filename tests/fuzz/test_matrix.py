@@ -10,8 +10,11 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from kvproof.cli.verdicts import VerdictMatrix
+from kvproof.fuzz.campaign import Fault, TargetResult
 from kvproof.fuzz.expected import compare
-from kvproof.fuzz.matrix import BEGIN, END, markdown
+from kvproof.fuzz.matrix import BEGIN, END, markdown, variants
+from kvproof.fuzz.profiles import Profile
+from kvproof.model.facts import EngineError
 from kvproof.model.files import renew
 
 from .conftest import UNCAPPED, FakeProcess, campaign
@@ -63,6 +66,72 @@ def test_a_document_is_renewed_between_its_markers(tmp_path: Path) -> None:
     assert renew(document, begin=BEGIN, end=END, table="new")
     assert document.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
     assert not renew(document, begin=BEGIN, end=END, table="new")
+
+
+def rows_of_variants(*results: TargetResult) -> list[str]:
+    head, _, *rows, _, note = variants(results, note="note").splitlines()
+    assert head == "| construction | releases | sequences of each | broken |"
+    assert note == "note"
+    return rows
+
+
+def test_a_variant_says_what_broke_in_any_of_its_runs() -> None:
+    broken = replace(
+        campaign(FakeProcess(rules=UNCAPPED)).run(),
+        target="sglang-0.5.9:chunk",
+        versions={"sglang": "0.5.9"},
+    )
+    held = replace(
+        broken,
+        verdicts=tuple(replace(v, status="holds", violation=None) for v in broken.verdicts),
+    )
+    later = replace(held, target="sglang-0.5.12:chunk", versions={"sglang": "0.5.12"})
+    post = replace(held, target="sglang-0.5.12.post1:chunk", versions={"sglang": "0.5.12.post1"})
+    own = replace(held, target="sglang-0.5.9:registry")
+    breaks = "FRESH-DECODE: other-request; FRESH-PREFILL: other-request"
+    assert rows_of_variants(post, held, broken, later, own) == [
+        f"| chunk | 0.5.9 | {2 * held.sequences} | {breaks} |",
+        f"| chunk | 0.5.12, 0.5.12.post1 | {held.sequences} | nothing |",
+    ]
+    assert rows_of_variants(held, later, later) == [
+        f"| chunk | 0.5.9, 0.5.12 | {held.sequences} to {2 * held.sequences} | nothing |"
+    ]
+
+
+def test_what_no_run_of_a_variant_could_say_is_not_nothing() -> None:
+    result = campaign(FakeProcess(rules=UNCAPPED)).run()
+    fault = Fault(
+        error=EngineError(cause="raised", message="TypeError"),
+        scenario=result.findings[0].scenario,
+        occurrences=1,
+    )
+    died = replace(
+        result,
+        target="sglang-1:chunk",
+        versions={"sglang": "1"},
+        faults=(fault,),
+        verdicts=tuple(replace(v, status="engine error", violation=None) for v in result.verdicts),
+    )
+    assert "| engine error |" in rows_of_variants(died)[0]
+    vacuous = replace(
+        died,
+        faults=(),
+        verdicts=tuple(replace(v, status="unknown", violation=None) for v in died.verdicts[:2]),
+    )
+    assert "| FRESH-DECODE: unknown; FRESH-PREFILL: unknown |" in rows_of_variants(vacuous)[0]
+    held = tuple(replace(v, status="holds", reason="") for v in vacuous.verdicts)
+    assert "| nothing |" in rows_of_variants(vacuous, replace(vacuous, verdicts=held))[0]
+
+
+def test_variants_of_releases_in_a_row_are_a_span() -> None:
+    result = replace(campaign(FakeProcess(), profile=Profile(sequences=1)).run(), verdicts=())
+    played = [
+        replace(result, target=f"sglang-{release}:{construction}", versions={"sglang": release})
+        for construction, releases in {"chunk": "12346", "paged": "1235"}.items()
+        for release in releases
+    ]
+    rows = rows_of_variants(*played)
+    assert [row.split(" | ")[1] for row in rows] == ["1 to 4, 6", "1 to 3, 5"]
 
 
 @pytest.mark.parametrize(("width", "together"), [(32, 1), (50, 2), (62, 3), (300, 3)])
