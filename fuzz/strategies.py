@@ -445,6 +445,7 @@ def _rewind(sketch: _Sketch, steps: int, cut: int, tail: int, readers: int) -> N
     on behind both nodes before that, and run meanwhile: they need no more of the prompt than its
     full half.
     """
+    readers = min(readers, sketch.geometry.slots - 1)  # the last slot is for who computes it again
     _leave(sketch, sketch.geometry.slots - 1 - readers)
     _evict(sketch, sketch.geometry.pool_tokens)  # the prompt is what is evicted next
     _arrive(sketch, 0, 0, tail, 0)

@@ -8,20 +8,36 @@ from sglang.srt.mem_cache.allocator.swa import is_swa_req_ring
 
 from kvproof.fuzz.drivers import sglang_0_5_19
 
+_SWA_TOKENS_PAGE_1 = 1 << 12
+
 
 class Engine(sglang_0_5_19.Engine):
     """Adapter of the 0.5.20 family."""
 
-    def _count_forward(self, batch: Any) -> None:
-        """Have all locations of the SWA pool free for the next forward, where rings stand for it.
+    @property
+    def swa_tokens(self) -> int:
+        """Tokens of the SWA pool.
 
-        With pages of one token the allocator takes SWA locations that a ring never gives back, and
-        nobody reads. The backend demands pages of 256 tokens, with which it takes none: no server
-        runs dry of them, so neither does this.
+        With pages of one token the allocator takes SWA locations that a ring never gives back.
+        The backend demands pages of 256 tokens, so a server cannot run dry of them; here the pool
+        is made too large to in a scenario.
         """
+        if self._loses_swa_locations:
+            return max(self.geometry.pool_tokens, _SWA_TOKENS_PAGE_1)
+        return super().swa_tokens
+
+    @property
+    def _loses_swa_locations(self) -> bool:
+        return bool(self.unified) and self.geometry.page_size == 1
+
+    def _count_forward(self, batch: Any) -> None:
+        """Have locations for the next forward, where a history lost them; nobody reads those."""
         super()._count_forward(batch)
-        if self.unified and self.geometry.page_size == 1:
-            self.allocator.swa_attn_allocator.clear()
+        if not self._loses_swa_locations:
+            return
+        swa = self.allocator.swa_attn_allocator
+        if swa.available_size() < 2 * self.geometry.pool_tokens:
+            swa.clear()
 
     @property
     def compressed_tokens(self) -> int:
