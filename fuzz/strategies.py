@@ -645,7 +645,7 @@ def _swa_moves(geometry: Geometry) -> tuple[tuple[Kind, SearchStrategy[Move]], .
     decode_past: tuple[Kind, SearchStrategy[Move]] = ("decode past", _move(_decode_past, further))
     return (
         ("evict SWA", _move(_evict_swa, range(1, MAX_TOKENS + 1))),
-        *[rewind] * 4,
+        *[rewind] * 3,
         *[decode_past] * 2,
         *[recompute] * 4,
         *[branch] * 3,
