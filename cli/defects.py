@@ -14,10 +14,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
+from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, renewing, show
 from kvproof.fuzz.manifest import processor
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.model.files import NoMarkersError, renew
+from kvproof.model.files import renew
 from kvproof.triage.find_again import DefectResult, Finder, Outcome
 from kvproof.triage.known_defects import (
     ByFuzzing,
@@ -88,10 +88,8 @@ def defects(
         results = tuple(finder.run(defect) for defect in chosen)
     made = _report(results, seed)
     for document in tables or ():
-        try:
+        with renewing():
             renew(document, begin=BEGIN, end=END, table=markdown(made))
-        except (NoMarkersError, OSError) as error:
-            raise EngineError(str(error), fix="name a document that has the markers") from error
     show(_found(made), made, as_json=as_json)
     if made.broken:
         raise typer.Exit(ExitCode.VIOLATION)

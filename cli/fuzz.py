@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 from rich.text import Text
 
-from kvproof.cli.output import ExitCode, JsonOption, errors, show
+from kvproof.cli.output import ExitCode, JsonOption, errors, renewing, show
 from kvproof.cli.verdicts import VerdictMatrix, paint
 from kvproof.fuzz.campaign import (
     Break,
@@ -37,7 +37,7 @@ from kvproof.fuzz.targets import Target, find_targets
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import Fact
-from kvproof.model.files import NoMarkersError, renew
+from kvproof.model.files import renew
 from kvproof.model.redact import Redactor
 from kvproof.model.scenario import Scenario
 from kvproof.model.verdict import Family
@@ -243,10 +243,8 @@ def _renew(document: Path, report: Report, profile: Profile) -> None:
         + (f", histories of {profile.history} operations" if profile.history else "")
         + f"), seed {report.seed}, on {os.cpu_count()} cores, {processor()}."
     )
-    try:
+    with renewing():
         renew(document, begin=BEGIN, end=END, table=markdown(report.targets, note=note))
-    except (NoMarkersError, OSError) as error:
-        raise EngineError(str(error), fix="name a document that has the markers") from error
 
 
 def _report(

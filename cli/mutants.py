@@ -15,10 +15,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
+from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, renewing, show
 from kvproof.fuzz.manifest import processor
 from kvproof.kernels.engines.errors import EngineError
-from kvproof.model.files import NoMarkersError, renew
+from kvproof.model.files import renew
 from kvproof.mutants.catalogue import ORACLES, Area, Layer, Mutant, Oracle, catalogue
 from kvproof.mutants.matrix import Cell, Oracles, Progress, Row, Score, row_of, score_of
 
@@ -104,10 +104,8 @@ def mutants(
             report(f"{number}/{len(asked)} {oracle}: {mutant.key}: {_cell(cell)}")
     made = _report([row_of(mutant, cells[mutant.key]) for mutant in chosen], seed, time)
     for document in tables or ():
-        try:
+        with renewing():
             renew(document, begin=BEGIN, end=END, table=markdown(made))
-        except (NoMarkersError, OSError) as error:
-            raise EngineError(str(error), fix="name a document that has the markers") from error
     show(_shown(made), made, as_json=as_json)
     if not made.good:
         raise typer.Exit(ExitCode.VIOLATION)

@@ -18,6 +18,9 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from kvproof.kernels.engines.errors import EngineError
+from kvproof.model.files import NoMarkersError
+
 
 class ExitCode(IntEnum):
     """Exit codes of every command."""
@@ -67,6 +70,19 @@ def fail(cause: str, fix: str) -> None:
     out = errors()
     out.print(f"[bold red]error:[/] {_line(cause)}", soft_wrap=True)
     out.print(f"[bold]fix:[/]   {_line(fix)}", soft_wrap=True)
+
+
+@contextmanager
+def renewing() -> Iterator[None]:
+    """Say what to do where a document has no place for a table, or cannot be written.
+
+    Raises:
+        EngineError: so it is.
+    """
+    try:
+        yield
+    except (NoMarkersError, OSError) as error:
+        raise EngineError(str(error), fix="name a document that has the markers") from error
 
 
 @contextmanager

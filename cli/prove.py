@@ -14,14 +14,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvproof.cli import kernels
-from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, show
+from kvproof.cli.output import ExitCode, JsonOption, plain_table, progress, renewing, show
 from kvproof.fuzz.drivers.process import EngineProcess
 from kvproof.fuzz.targets import Target
 from kvproof.kernels.engines.errors import EngineError
 from kvproof.kernels.engines.store import EngineStore
 from kvproof.model.facts import EngineError as EngineFailure
 from kvproof.model.facts import Fact
-from kvproof.model.files import NoMarkersError
 from kvproof.model.scenario import Scenario
 from kvproof.proofs.asked import AskedProcess, Question
 from kvproof.proofs.catalogue import CATALOGUE, find
@@ -100,10 +99,8 @@ def prove(
             except NoSecondSolverError as error:
                 raise EngineError(str(error), fix="pip install 'kvproof[cvc5]'") from error
     for document in tables or ():
-        try:
+        with renewing():
             update(document, results)
-        except (NoMarkersError, OSError) as error:
-            raise EngineError(str(error), fix="name a document that has the markers") from error
     good = all(result.verdict == "as expected" for result in results)
     seconds = time.perf_counter() - started
     data = {"ok": good, "solver": solver, "seed": seed, "seconds": seconds, "theorems": results}

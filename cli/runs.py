@@ -11,12 +11,11 @@ from rich.console import Group
 from rich.text import Text
 
 from kvproof.cli.fuzz import Report
-from kvproof.cli.output import JsonOption, plain_table, show
+from kvproof.cli.output import JsonOption, plain_table, renewing, show
 from kvproof.fuzz.manifest import FILE, Manifest, load_manifest
 from kvproof.fuzz.matrix import VARIANTS_BEGIN, VARIANTS_END, variants
 from kvproof.fuzz.run_folder import DEFAULT_ROOT
-from kvproof.kernels.engines.errors import EngineError
-from kvproof.model.files import NoMarkersError, read_file, renew
+from kvproof.model.files import read_file, renew
 from kvproof.model.scenario import BadFileError, decode_part
 
 
@@ -53,10 +52,8 @@ def _renew(document: Path, reports: list[Report]) -> None:
         (result for report in reports for result in report.targets),
         note=f"Made with the profiles {', '.join(made)}.",
     )
-    try:
+    with renewing():
         renew(document, begin=VARIANTS_BEGIN, end=VARIANTS_END, table=table)
-    except (NoMarkersError, OSError) as error:
-        raise EngineError(str(error), fix="name a document that has the markers") from error
 
 
 def runs(

@@ -335,9 +335,9 @@ def _window_queries(given: Arguments, _programs: int) -> Found:
     yield _not_negative("H2", "a position", positions)
     windows = int(given["WINDOW"])
     yield "H4", 1 <= windows <= int(given["W"]), "the window does not fit its block"
-    edges = np.flatnonzero(np.diff(slots, prepend=-1))
+    begins = np.append(True, slots[1:] != slots[:-1])
+    edges, number = np.flatnonzero(begins), np.cumsum(begins) - 1
     ends = np.append(edges[1:], count) - 1
-    number = np.cumsum(np.diff(slots, prepend=-1) != 0) - 1
     told = (groups == number) & (firsts == edges[number]) & (lasts == ends[number])
     yield "H18", bool(np.all(told)), "a run does not begin or end where it is said to"
     steps = positions - positions[firsts] == np.arange(count) - firsts
@@ -346,10 +346,10 @@ def _window_queries(given: Arguments, _programs: int) -> Found:
 
 def _window_history(given: Arguments, _programs: int) -> Found:
     starts = np.asarray(given["Starts"])
-    ends = np.asarray(given["Last"])[starts[starts >= 0]]
+    starts = starts[starts >= 0]  # -1 for a group that no run has
+    ends = np.asarray(given["Last"])[starts]
     yield _not_negative("H1", "a slot", np.asarray(given["Req"])[ends])
-    first = np.asarray(given["Pos"])[ends] - (ends - starts[starts >= 0])
-    yield _not_negative("H2", "a position", first)
+    yield _not_negative("H2", "a position", np.asarray(given["Pos"])[ends] - (ends - starts))
 
 
 _DECODE = _attention(("kv_indptr_ptr", "kv_indices_ptr", 0))

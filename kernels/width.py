@@ -170,6 +170,10 @@ _ARGUMENTS: Mapping[str, _Limit] = {
     "req_to_token_row_stride": _up_to("positions"),
     # the plan of a verify's pending keys
     "bs": _up_to("requests"),
+    "num_padding": _up_to("requests"),
+    "extend_len": lambda value, _sizes: (value >= 1, value <= RATIO),
+    "seq_offset": _exactly(0),
+    "max_pages": lambda value, sizes: (value >= 0, value * PAGE <= sizes["positions"]),
     # the request window: W rows of history a request, and the forward's
     "PAD": _up_to("tokens"),
     "GROUPS": _up_to("requests"),
@@ -177,10 +181,7 @@ _ARGUMENTS: Mapping[str, _Limit] = {
         ("HISTORY", "ROWS"), lambda value, sizes: (value >= 0, value <= sizes["requests"] * WINDOW)
     ),
     "ZERO": _up_to("rows"),
-    "num_padding": _up_to("requests"),
-    "extend_len": lambda value, _sizes: (value >= 1, value <= RATIO),
-    "seq_offset": _exactly(0),
-    "max_pages": lambda value, sizes: (value >= 0, value * PAGE <= sizes["positions"]),
+    # attention
     **{
         name: _exactly(stride)
         for name, stride in {
@@ -198,6 +199,7 @@ _PAGE_BLOCKS = 512
 """Blocks of 128 pages of a request of `REFERENCE` length."""
 
 _MOST_DRAFTS = 64
+"""Tokens of a verify. The ring of the finer compressor takes 10 (0.5.23, pool_configurator.py)."""
 
 _GRIDS: Mapping[str, tuple[int, int]] = {
     "_paged_decode_fused_kernel": (2, 1),
