@@ -457,8 +457,8 @@ class Node(
         full_lock: lock count of the full component.
         swa_lock: lock count of the sliding-window component.
         tombstone: the node's SWA was released while its full pages stay.
-        swa_locs: SWA-pool location of each token, where the tree keeps them itself instead of
-            asking the map; empty else.
+        swa_locs: SWA-pool location of each token, where there is such a pool and the tree keeps
+            them itself instead of asking the map; empty else.
     """
 
     parent: int

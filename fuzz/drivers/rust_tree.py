@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
-from kvproof.fuzz.drivers.tree import SeenNode
+from kvproof.fuzz.drivers.tree import NO_TREE, SeenTree
+from kvproof.model.facts import Node
 
 _MAX_GAP = 4096
 """Ids in a row that may be gone; one step of a scenario makes and drops a few nodes at most."""
@@ -36,8 +37,7 @@ _NO_LOC = -1
 """What the canary walk says that the first location of a path follows."""
 
 _UNKNOWN = -2
-"""Position of what the walk does not list: nothing can lie behind it."""
-
+"""What a location follows that the walk does not list."""
 
 _QUESTIONS = frozenset(
     {
@@ -72,7 +72,7 @@ class _Seen(NamedTuple):
         positions: of those, on their paths.
         follows: the location that each of those follows on its path.
         paths: locations from the root to each node's end, where ``follows`` does not tell.
-        swa: each node's SWA locations; None for a tombstone, none where nothing slides.
+        swa: each node's SWA locations; None for a tombstone, none where there is no SWA pool.
         unlocked: locations whose node no request locks.
         swa_unlocked: the same of the window's locks.
         computed: what was computed at the locations, in the order of the walk.
@@ -128,10 +128,11 @@ def _counted(core: Any) -> _Counted:
 class RustTreeReader:
     """Finds the nodes of one tree core; make a new one when the tree is reset."""
 
-    def __init__(self, core: Any, *, bigram: bool, has_swa: bool) -> None:
+    def __init__(self, core: Any, *, bigram: bool, slides: bool, has_swa_pool: bool) -> None:
         self._core = core
-        self._has_swa = has_swa
         self._bigram = bigram
+        self._slides = slides
+        self._has_swa_pool = has_swa_pool
         self._root: int = core.root_node_handle()
         self._alive: list[int] = []
         self._next = self._root + 1
@@ -140,11 +141,11 @@ class RustTreeReader:
         self._tensors: list[Any] = []
         self._lists: list[list[int]] = []
         self._seen: _Seen | None = None
-        self._nodes: tuple[SeenNode, ...] = ()
+        self._tree = NO_TREE
         self._leaves: list[tuple[int, Any]] = []
 
-    def nodes(self, computed: Mapping[int, tuple[int, int]]) -> tuple[SeenNode, ...]:
-        """The nodes, parents first.
+    def tree(self, computed: Mapping[int, tuple[int, int]]) -> SeenTree:
+        """The tree as it is; boundaries are inside the core.
 
         Args:
             computed: token that was last computed at each location, and the one after it.
@@ -158,12 +159,12 @@ class RustTreeReader:
             self._calls = binding.calls
             seen = self._look(binding, computed)
             if seen != before:
-                self._nodes, self._leaves = self._put_together(seen, computed)
+                self._tree, self._leaves = self._put_together(seen, computed)
             for node_id, key in self._leaves:
                 self._check(node_id, key)
             before = seen
         self._seen = before
-        return self._nodes
+        return self._tree
 
     def _stands(
         self, binding: _Counted, seen: _Seen, computed: Mapping[int, tuple[int, int]]
@@ -192,56 +193,59 @@ class RustTreeReader:
                 binding.collect_full_device_indices(node_id, self._root).tolist()
                 for node_id, _ in values
             ],
-            swa=self._read(binding, [node_id for node_id, _ in values], ComponentType.SWA)
-            if self._has_swa
-            else [[] for _ in values],
+            swa=self._swa(binding, [node_id for node_id, _ in values]),
             unlocked=binding.walk_for_kv_canary(True, False).slot_indices.tolist() if locs else [],
             swa_unlocked=binding.walk_for_kv_canary(True, True).slot_indices.tolist()
-            if locs and self._has_swa
+            if locs and self._slides
             else locs,
             computed=[computed[loc] for loc in locs],
         )
 
     def _put_together(
         self, seen: _Seen, computed: Mapping[int, tuple[int, int]]
-    ) -> tuple[tuple[SeenNode, ...], list[tuple[int, Any]]]:
-        """Nodes, and the keys of the leaves."""
+    ) -> tuple[SeenTree, list[tuple[int, Any]]]:
+        """The tree, and the keys of its leaves."""
         unlocked, swa_unlocked = set(seen.unlocked), set(seen.swa_unlocked)
         hung = _hang(seen)
         inner = {parent for parent, _ in hung}
         index = {-1: -1}
-        paths: dict[int, list[int]] = {-1: []}
-        nodes: list[SeenNode] = []
+        paths: dict[int, tuple[int, ...]] = {-1: ()}
+        index_of: dict[int, int] = {}
+        nodes: list[Node] = []
         leaves: list[tuple[int, Any]] = []
         for number in sorted(range(len(hung)), key=lambda number: hung[number][1]):
             parent, _ = hung[number]
-            node_id, value = seen.values[number]
+            node_id, locs = seen.values[number]
             swa = seen.swa[number]
-            path = paths[parent] + value
-            if number in inner:
-                paths[number] = path
-            else:
-                tokens = array("q", self._tokens(path, computed))
-                leaves.append((node_id, RadixKey(tokens, is_bigram=self._bigram)))
-            index[number] = len(nodes)
+            tokens = tuple([computed[loc][0] for loc in locs])
+            path = paths[number] = paths[parent] + tokens
+            # A bigram key ends in the second token of its last pair.
+            end = (computed[locs[-1]][1],) if self._bigram else ()
+            if number not in inner:
+                key = RadixKey(array("q", path + end), is_bigram=self._bigram)
+                leaves.append((node_id, key))
+            index[number] = index_of[node_id] = len(nodes)
             nodes.append(
-                SeenNode(
-                    node_id,
-                    index[parent],
-                    tuple(self._tokens(value, computed)),
-                    tuple(value),
-                    int(value[0] not in unlocked),
-                    int(swa is not None and value[0] not in swa_unlocked),
-                    swa is None,
-                    () if swa is None else tuple(swa),
+                Node(
+                    parent=index[parent],
+                    tokens=tokens + end,
+                    locs=tuple(locs),
+                    full_lock=int(locs[0] not in unlocked),
+                    swa_lock=int(swa is not None and locs[0] not in swa_unlocked),
+                    tombstone=swa is None,
+                    swa_locs=() if swa is None else tuple(swa),
                 )
             )
-        return tuple(nodes), leaves
+        return SeenTree(tuple(nodes), index_of, ()), leaves
 
-    def _tokens(self, locs: Sequence[int], computed: Mapping[int, tuple[int, int]]) -> list[int]:
-        """What a key of these locations holds; a bigram key ends in the second of its last pair."""
-        tokens = [computed[loc][0] for loc in locs]
-        return [*tokens, computed[locs[-1]][1]] if self._bigram else tokens
+    def _swa(self, binding: _Counted, node_ids: Sequence[int]) -> list[list[int] | None]:
+        if self._has_swa_pool:
+            return self._read(binding, node_ids, ComponentType.SWA)
+        if not self._slides:
+            return [[] for _ in node_ids]
+        # Where the window lives in rings nothing lies at these locations: there are some or none.
+        ask, number = binding.get_component_device_value, int(ComponentType.SWA)
+        return [None if ask(node_id, number) is None else [] for node_id in node_ids]
 
     def _values(self, binding: _Counted, tokens: int) -> list[tuple[int, list[int]]]:
         """Nodes and their locations, `tokens` locations in all."""
@@ -304,18 +308,27 @@ def _hang(seen: _Seen) -> list[tuple[int, int]]:
     """
     if seen.paths is not None:
         return _hang_by_paths(seen.values, seen.paths)
-    position = dict(zip(seen.locs, seen.positions, strict=True)) | {_NO_LOC: -1}
-    follows = dict(zip(seen.locs, seen.follows, strict=True))
-    # Each location lies one place behind the one that it follows, so every path begins at the root.
-    if [position.get(before, _UNKNOWN) + 1 for before in seen.follows] != seen.positions:
-        raise TreeReadError(f"the walk of the tree does not lead to the root: {follows}")
+    locs, positions, follows = seen.locs, seen.positions, seen.follows
+    at = {loc: place for place, loc in enumerate(locs)}
     ends = {value[-1]: number for number, (_, value) in enumerate(seen.values)} | {_NO_LOC: -1}
     hung = []
     for node_id, value in seen.values:
-        path = [follows.get(loc) for loc in value]
-        if path[1:] != value[:-1] or path[0] not in ends:
-            raise TreeReadError(f"node {node_id} holds {value}, the walk of the tree has {path}")
-        hung.append((ends[path[0]], position[value[-1]] + 1))
+        first = at.get(value[0], len(locs))
+        behind = first + len(value)
+        above, *inside = follows[first:behind] or [_UNKNOWN]
+        start = positions[at[above]] + 1 if above in at else 0
+        if (
+            above not in ends
+            or locs[first:behind] != value
+            or inside != value[:-1]
+            # They count on from the node above: so every path begins at the root.
+            or positions[first:behind] != [*range(start, start + len(value))]
+        ):
+            raise TreeReadError(
+                f"node {node_id} holds {value}, the walk of the tree has {locs[first:behind]} "
+                f"behind {follows[first:behind]} at {positions[first:behind]}"
+            )
+        hung.append((ends[above], start + len(value)))
     return hung
 
 

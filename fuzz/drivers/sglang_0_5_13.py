@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +14,7 @@ from kvproof.fuzz.drivers.base import ReleaseEngine
 from kvproof.fuzz.drivers.tree import (
     Look,
     SeenLock,
-    SeenNode,
+    SeenTree,
     look_at_components,
     look_at_full_component,
     look_at_full_node,
@@ -49,15 +48,16 @@ class Engine(ReleaseEngine):
     def _release_for_retract(self, index: int, remaining: int) -> None:
         self.running.release_req(index, remaining, self.server_args)
 
-    def _nodes(self) -> Iterable[SeenNode]:
+    def _seen_tree(self) -> SeenTree:
         if hasattr(self.tree, "tree_components"):
             return walk(self.tree.root_node, self._look_at_components())
         slides = self.choice.slides
         return walk(self.tree.root_node, look_at_swa_node if slides else look_at_full_node)
 
     def _look_at_components(self) -> Look:
-        look = look_at_components if self.choice.slides else look_at_full_component
-        return look(self._component)
+        if self.choice.slides:
+            return look_at_components(self._component, has_swa_pool=self.has_swa_pool)
+        return look_at_full_component(self._component)
 
     @cached_property
     def _component(self) -> Any:

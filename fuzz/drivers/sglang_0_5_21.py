@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 
 from kvproof.fuzz.drivers import sglang_0_5_20
 from kvproof.fuzz.drivers.rust_tree import RustTreeReader
-from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, walk
+from kvproof.fuzz.drivers.tree import SeenLock, SeenTree, walk
 from kvproof.model.facts import Locks
 
 
@@ -28,10 +28,13 @@ class Engine(sglang_0_5_20.Engine):
     def _make_reader(self) -> RustTreeReader | None:
         """What finds the nodes of the Rust core; the Python core can be walked."""
         core = self._core
-        return (
-            None
-            if core is None or isinstance(core, UnifiedTreeCore)
-            else RustTreeReader(core, bigram=self._bigram_keys(), has_swa=self.choice.slides)
+        if core is None or isinstance(core, UnifiedTreeCore):
+            return None
+        return RustTreeReader(
+            core,
+            bigram=self._bigram_keys(),
+            slides=self.choice.slides,
+            has_swa_pool=self.has_swa_pool,
         )
 
     @property
@@ -74,10 +77,10 @@ class Engine(sglang_0_5_20.Engine):
         super().flush()
         self._reader = self._make_reader()
 
-    def _nodes(self) -> Iterable[SeenNode]:
+    def _seen_tree(self) -> SeenTree:
         if self._reader is None:
             return walk(self._core.root_node, self._look_at_components())
-        return self._reader.nodes(self._computed)
+        return self._reader.tree(self._computed)
 
     def _lock(self, req: Any) -> SeenLock | None:
         lock = super()._lock(req)

@@ -6,13 +6,13 @@ its objects hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from kvproof.fuzz.drivers.memory import ReleaseMemory
 from kvproof.fuzz.drivers.pool import MapReader, free_pages
-from kvproof.fuzz.drivers.tree import SeenLock, SeenNode, lock_indices
-from kvproof.model.facts import Holding, Locks, Node, Pools, SwaPool
+from kvproof.fuzz.drivers.tree import NO_TREE, SeenLock, SeenTree, lock_indices
+from kvproof.model.facts import Holding, Locks, Pools, SwaPool
 
 
 class ReadableMemory(ReleaseMemory):
@@ -26,10 +26,6 @@ class ReadableMemory(ReleaseMemory):
         super().__init__(**options)
         self.held: dict[str, Any] = {}
         self.map_reader = MapReader()
-        # The tree as it was read last, and what snapshots tell of it until it reads otherwise.
-        self._seen_nodes: tuple[SeenNode, ...] = ()
-        self._told_nodes: tuple[Node, ...] = ()
-        self._index_of: Mapping[int, int] = {}
 
     # --- how a release family differs -----------------------------------------------------
 
@@ -42,8 +38,8 @@ class ReadableMemory(ReleaseMemory):
     def _allocated_len(self, req: Any) -> int:
         raise NotImplementedError
 
-    def _nodes(self) -> Iterable[SeenNode]:
-        """Nodes of the tree, parents first; asked only where the construction has a tree."""
+    def _seen_tree(self) -> SeenTree:
+        """The tree as it is; asked only where the construction has one."""
         raise NotImplementedError
 
     def _held_lock(self, req: Any) -> SeenLock | None:
@@ -69,16 +65,13 @@ class ReadableMemory(ReleaseMemory):
 
     def pools(self) -> Pools:
         """Snapshot of pools and tree, read from the real objects."""
-        nodes = tuple(self._nodes()) if self.choice.reuses else ()
-        if nodes != self._seen_nodes:
-            self._seen_nodes, self._told_nodes = nodes, _told(nodes)
-            self._index_of = {node.handle: at for at, node in enumerate(nodes)}
+        tree = self._seen_tree() if self.choice.reuses else NO_TREE
         full = self.allocator.full_attn_allocator if self.choice.slides else self.allocator
         return Pools(
             free=free_pages(full),
             free_slots=tuple(self.requests.free_slots),
-            nodes=self._told_nodes,
-            holdings=tuple(self._holdings(nodes)),
+            nodes=tree.nodes,
+            holdings=tuple(self._holdings(tree)),
             counters=self._counters("full" if self.choice.slides else None),
             swa=self._swa_pool() if self.has_swa_pool else None,
         )
@@ -120,16 +113,14 @@ class ReadableMemory(ReleaseMemory):
             counters=self._counters("swa"),
         )
 
-    def _holdings(self, nodes: Sequence[SeenNode]) -> Iterator[Holding]:
+    def _holdings(self, tree: SeenTree) -> Iterator[Holding]:
         table = self.requests.req_to_token.numpy()  # no copy; indexed several times as fast
         for name, req in self.held.items():
             slot = self._slot(req)
             if slot is None:
                 continue
-            lock = self._lock(req) if nodes else None
-            locked, swa_from = (
-                (None, None) if lock is None else lock_indices(lock, nodes, self._index_of)
-            )
+            lock = self._lock(req) if tree.nodes else None
+            locked, swa_from = (None, None) if lock is None else lock_indices(lock, tree)
             row = table[slot, : self._allocated_len(req)]
             yield Holding(
                 request=name,
@@ -140,18 +131,3 @@ class ReadableMemory(ReleaseMemory):
                 swa_locked_from=swa_from,
                 swa_evicted_len=self._swa_evicted_len(req) if self.has_swa_pool else 0,
             )
-
-
-def _told(nodes: Sequence[SeenNode]) -> tuple[Node, ...]:
-    return tuple(
-        Node(
-            parent=node.parent,
-            tokens=node.tokens,
-            locs=node.locs,
-            full_lock=node.full_lock,
-            swa_lock=node.swa_lock,
-            tombstone=node.tombstone,
-            swa_locs=node.swa_locs,
-        )
-        for node in nodes
-    )

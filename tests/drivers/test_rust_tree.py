@@ -48,12 +48,13 @@ engine = player.engine
 
 
 def new_reader():
-    bigram, slides = engine._bigram_keys(), engine.choice.slides
-    return rust_tree.RustTreeReader(engine._core, bigram=bigram, has_swa=slides)
+    return rust_tree.RustTreeReader(
+        engine._core, bigram=engine._bigram_keys(), slides=True, has_swa_pool=True
+    )
 
 
 def differs():
-    return engine._reader.nodes(engine._computed) != new_reader().nodes(engine._computed)
+    return engine._reader.tree(engine._computed) != new_reader().tree(engine._computed)
 
 
 steps = [fact.index for fact in player.play(scenario) if isinstance(fact, Step) and differs()]
@@ -61,11 +62,12 @@ print("differs" if steps else "same")
 
 # The tree's tensors are shared: what is written into one is no call of the core.
 reader = new_reader()
-node = reader.nodes(engine._computed)[0]
-tensor = engine._core.get_component_device_value(node.handle, rust_tree.ComponentType.FULL)
+tree = reader.tree(engine._computed)
+[root_child, *_] = tree.index_of
+tensor = engine._core.get_component_device_value(root_child, rust_tree.ComponentType.FULL)
 tensor[0] = 0
 try:
-    print("seen" if reader.nodes(engine._computed)[0].locs != node.locs else "missed")
+    print("seen" if reader.tree(engine._computed).nodes != tree.nodes else "missed")
 except (KeyError, rust_tree.TreeReadError):
     print("seen")
 """
