@@ -286,14 +286,16 @@ def number_texts(texts: dict[str, int], prompt: Prompt) -> None:
 def token_ids(texts: Mapping[str, int], prompt: Prompt, start: int, end: int) -> list[int]:
     """Token ids of positions ``[start, end)``; ``texts`` comes from `number_texts`."""
     ids: list[int] = []
-    at = start
-    while at < end:
-        # The text of this position goes on to the end of its piece, or as the request's answer.
-        text = text_at(prompt, at)
-        until = min([piece.until for piece in prompt if piece.until > at], default=end)
-        first = texts[text] * TEXT_TOKENS
-        ids += range(first + at, first + min(until, end))
-        at = until
+    at, first = start, 0
+    for piece in prompt:
+        first = texts[piece.text] * TEXT_TOKENS
+        if at < piece.until:
+            ids += range(first + at, first + min(piece.until, end))
+            at = piece.until
+            if at >= end:
+                return ids
+    # The last text goes on as the request's answer.
+    ids += range(first + at, first + end)
     return ids
 
 

@@ -53,7 +53,7 @@ class ReleaseEngine(ReadableMemory):
     def _update_finish_state(self, req: Any) -> None:
         req.update_finish_state(0)
 
-    def _note(self, locs: torch.Tensor, tokens: Sequence[int]) -> None:
+    def _note(self, locs: Sequence[int], tokens: Sequence[int]) -> None:
         """``tokens`` but the last were computed at ``locs``; for a tree that cannot be read back.
 
         The last one is what comes after them.

@@ -91,7 +91,8 @@ class HostEngine(ReleaseEngine):
         chunk, matched = super().admit(request, budget)
         if self.loaded:
             known = [*req.origin_input_ids, *req.output_ids]
-            self._note(self.requests.req_to_token[chunk.slot, :matched], known[: matched + 1])
+            locs = self.requests.req_to_token[chunk.slot, :matched].tolist()
+            self._note(locs, known[: matched + 1])
         return chunk, matched
 
     def extend(self, request: str, budget: int | None) -> Chunk:

@@ -207,9 +207,8 @@ class OverlapEngine(ReleaseEngine):
         runs = [tokens.get(name, (step.following,)) for name in step.requests]
         # A prefill is one request's; a decode has a token a request, a verify some that are void.
         shape = len(step.requests), -1
-        for locs, inputs, run in zip(
-            step.locs.view(shape), step.input_ids.view(shape).tolist(), runs, strict=True
-        ):
+        locations, input_ids = step.locs.view(shape).tolist(), step.input_ids.view(shape).tolist()
+        for locs, inputs, run in zip(locations, input_ids, runs, strict=True):
             self._note(locs[: len(inputs) + len(run) - 1], [*inputs, *run])
         if step.verifies:
             grown: Any = torch.tensor([len(run) for run in runs])

@@ -213,7 +213,7 @@ class RustTreeReader:
         index_of: dict[int, int] = {}
         nodes: list[Node] = []
         leaves: list[tuple[int, Any]] = []
-        for number in sorted(range(len(hung)), key=lambda number: hung[number][1]):
+        for number in sorted(range(len(hung)), key=[end for _, end in hung].__getitem__):
             parent, _ = hung[number]
             node_id, locs = seen.values[number]
             swa = seen.swa[number]

@@ -58,19 +58,19 @@ class Engine(sglang_0_5_20.Engine):
         """Publish a chunk whose forward ran; see the base class."""
         start, end = int(self.batch.prefix_lens[0]), int(self.batch.seq_lens_cpu[0])
         filled = self.held[request].full_untruncated_fill_ids[start : end + 1]
-        self._note(self.batch.out_cache_loc, [*filled, token] if last else filled)
+        self._note(self.batch.out_cache_loc.tolist(), [*filled, token] if last else filled)
         super().prefilled(request, last=last, token=token)
 
     def decoded(self, tokens: dict[str, Sequence[int]]) -> None:
         """Append the sampled tokens."""
         locs = self.running.out_cache_loc.view(len(self.running.reqs), -1)
-        for req, own in zip(self.running.reqs, locs, strict=True):
+        for req, own in zip(self.running.reqs, locs.tolist(), strict=True):
             run = tokens[req.rid]
             self._note(own[: len(run)], [req.output_ids[-1], *run])
         super().decoded(tokens)
 
-    def _note(self, locs: Any, tokens: Sequence[int]) -> None:
-        self._computed.update(zip(locs.tolist(), pairwise(tokens), strict=True))
+    def _note(self, locs: Sequence[int], tokens: Sequence[int]) -> None:
+        self._computed.update(zip(locs, pairwise(tokens), strict=True))
 
     def flush(self) -> None:
         """Clear the cache."""

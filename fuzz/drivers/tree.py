@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvproof.model.facts import Node
@@ -28,8 +27,7 @@ class SeenTree(NamedTuple):
 NO_TREE = SeenTree((), {}, ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenLock:
+class SeenLock(NamedTuple):
     """A request's lock on the tree.
 
     Attributes:

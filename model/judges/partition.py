@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvproof.model.facts import Pools
 from kvproof.model.findings import Break
@@ -72,35 +72,33 @@ def _swa_owner_breaks(view: SwaView, last: int) -> Iterator[Break]:
 def _pages_in_place(pools: Pools, geometry: Geometry) -> bool:
     """Whether `_page_breaks` would find nothing, by sets: almost every snapshot is sound."""
     size, last = geometry.page_size, geometry.pool_tokens // geometry.page_size
-    in_tree: list[int] = []
-    for node in pools.nodes:
-        if len(node.locs) % size or not _whole_pages(node.locs, size):
-            return False
-        in_tree += [loc // size for loc in node.locs[::size]]
+    # Nodes of whole pages each are whole pages one after the other.
+    in_tree = _whole_pages([loc for node in pools.nodes for loc in node.locs], size)
+    if in_tree is None or any(len(node.locs) % size for node in pools.nodes):
+        return False
     cached = set(in_tree)
     owned = [*pools.free, *in_tree]
     for holding in pools.holdings:
-        locs, protected = holding.locs, holding.protected_len
-        if protected % size or not _whole_pages(locs, size):
+        pages = _whole_pages(holding.locs, size)
+        if pages is None or holding.protected_len % size:
             return False
-        if not cached.issuperset([loc // size for loc in locs[:protected:size]]):
+        protected = holding.protected_len // size
+        if not cached.issuperset(pages[:protected]):
             return False
-        owned += [loc // size for loc in locs[protected::size]]
+        owned += pages[protected:]
     everywhere = set(owned)
     return len(owned) == len(everywhere) == last and (
         not last or (min(everywhere) == 1 and max(everywhere) == last)
     )
 
 
-def _whole_pages(locs: tuple[int, ...], size: int) -> bool:
-    """Whether locations fill one page after the other; the last one perhaps in part."""
+def _whole_pages(locs: Sequence[int], size: int) -> list[int] | None:
+    """Pages that locations fill one after the other, the last perhaps in part; None if not so."""
     if size == 1:
-        return True
-    firsts = locs[::size]
-    if any(first % size for first in firsts):
-        return False
-    filled = [first + place for first in firsts for place in range(size)]
-    return locs == tuple(filled[: len(locs)])
+        return [*locs]
+    pages = [loc // size for loc in locs[::size]]
+    filled = [loc for page in pages for loc in range(page * size, page * size + size)]
+    return pages if [*locs] == filled[: len(locs)] else None
 
 
 def _page_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
@@ -175,8 +173,8 @@ def _slot_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
 
 
 def _size_breaks(pools: Pools, geometry: Geometry) -> Iterator[Break]:
-    evictable = sum(len(node.locs) for node in pools.nodes if not node.full_lock)
-    protected = sum(len(node.locs) for node in pools.nodes if node.full_lock)
+    evictable = sum([len(node.locs) for node in pools.nodes if not node.full_lock])
+    protected = sum([len(node.locs) for node in pools.nodes if node.full_lock])
     found = {
         "available": len(pools.free) * geometry.page_size,
         "evictable": evictable,

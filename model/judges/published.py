@@ -14,8 +14,6 @@ from kvproof.model.requests import NOBODY, Requests
 from kvproof.model.scenario import Prompt, number_texts, token_ids
 from kvproof.model.snapshot import cached_len, last_cached_page
 from kvproof.model.verdict import Lease
-from kvproof.spec.indices import FullLoc, Page
-from kvproof.spec.pages import page_of
 
 
 @dataclass(slots=True)
@@ -35,7 +33,7 @@ class Published:
     texts: dict[str, int] = field(default_factory=dict)
     is_shown: bool = False
     tells_swa: bool = False
-    publishers: dict[tuple[Page, int], int] = field(default_factory=dict)
+    publishers: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """The first step begins."""
@@ -48,8 +46,20 @@ class Published:
 
     def snapshot(self, pools: Pools, requests: Requests, page_size: int) -> bool:
         """Take in the next snapshot; whether a page left the tree."""
+        evicted = self._publish(pools, requests, page_size)
+        self.pools = pools
+        self.tells_swa = pools.swa is not None
+        holders = requests.leases.keys() | {holding.request for holding in pools.holdings}
+        for name in requests.newest.keys() - holders:
+            del requests.newest[name]
+        return evicted
+
+    def _publish(self, pools: Pools, requests: Requests, page_size: int) -> bool:
+        """Note who published the pages that are new in the tree; whether others left it."""
+        if self.pools is not None and pools.nodes == self.pools.nodes:
+            return False
         in_tree = {
-            (page_of(FullLoc(loc), page_size), token)
+            (loc // page_size, token)
             for node in pools.nodes
             for loc, token in zip(node.locs[::page_size], node.tokens[::page_size], strict=False)
         }
@@ -58,18 +68,13 @@ class Published:
             del self.publishers[page_and_token]
         for page, token in in_tree - self.publishers.keys():
             self.publishers[page, token] = self._holder(page, pools, requests, page_size)
-        self.pools = pools
-        self.tells_swa = pools.swa is not None
-        holders = requests.leases.keys() | {holding.request for holding in pools.holdings}
-        for name in requests.newest.keys() - holders:
-            del requests.newest[name]
         return bool(evicted)
 
-    def _holder(self, page: Page, pools: Pools, requests: Requests, page_size: int) -> int:
+    def _holder(self, page: int, pools: Pools, requests: Requests, page_size: int) -> int:
         """Occupancy that held a page as its own before the tree took it; 0 if none is known."""
         for snapshot in (self.pools, pools):
             for holding in snapshot.holdings if snapshot else ():
-                if any(page_of(FullLoc(loc), page_size) == page for loc in holding.locs):
+                if page in [loc // page_size for loc in holding.locs]:
                     return requests.newest.get(holding.request, NOBODY)
         return NOBODY
 
