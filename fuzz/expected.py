@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -9,6 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kvproof.fuzz.campaign import TargetResult
+from kvproof.fuzz.targets import released_targets
 from kvproof.model.files import read_file
 from kvproof.model.scenario import BadFileError
 from kvproof.model.toml import decode_toml
@@ -40,7 +42,11 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Entry(Expected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry as it is written: targets may share it, and a defect may show in several ways."""
+    """An entry as it is written: targets may share it, and a defect may show in several ways.
+
+    Attributes:
+        target: names, or shell patterns of the names of the supported releases' targets.
+    """
 
     target: str | tuple[str, ...]  # type: ignore[assignment]
     invariant: Invariant | tuple[Invariant, ...]  # type: ignore[assignment]
@@ -83,12 +89,26 @@ def decode_expected(data: bytes) -> tuple[Expected, ...]:
             rare=entry.rare,
         )
         for entry in table.expected
-        for target in ((entry.target,) if isinstance(entry.target, str) else entry.target)
+        for pattern in ((entry.target,) if isinstance(entry.target, str) else entry.target)
+        for target in _targets(pattern)
         for invariant in (
             (entry.invariant,) if isinstance(entry.invariant, str) else entry.invariant
         )
         for cause in ((entry.cause,) if isinstance(entry.cause, str) else entry.cause)
     )
+
+
+def _targets(pattern: str) -> list[str]:
+    """The targets that an entry means.
+
+    Raises:
+        BadFileError: no release has such a target.
+    """
+    if not any(character in pattern for character in "*?["):
+        return [pattern]
+    if found := fnmatch.filter(released_targets(), pattern):
+        return found
+    raise BadFileError(f"no supported release has a target like {pattern!r}")
 
 
 def compare(

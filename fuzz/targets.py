@@ -8,8 +8,11 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from kvproof.fuzz.constructions import (
     BY_FAMILY,
@@ -30,6 +33,7 @@ from kvproof.fuzz.strategies import Sizes
 from kvproof.kernels.backends import KernelBackend
 from kvproof.kernels.catalogue import family_of
 from kvproof.kernels.engines.errors import EngineError
+from kvproof.kernels.engines.releases import RELEASES
 from kvproof.kernels.engines.store import Engine, EngineStore
 from kvproof.model.verdict import Family
 from kvproof.model.witness import Witness, required_of
@@ -232,7 +236,6 @@ class DriverTarget(Target):
 def targets_of(engine: Engine) -> tuple[Target, ...]:
     """All constructions of an engine."""
     family = family_of(engine.root)
-    names = (*BY_FAMILY[family.name], *(TRANSLATIONS if family.name in TRANSLATING else ()))
     return tuple(
         Target(
             engine=engine,
@@ -241,7 +244,27 @@ def targets_of(engine: Engine) -> tuple[Target, ...]:
             gives_back=not (name == DFLASH and family.name in KEEPS_SWA_PAGES),
             sizes=_sizes(family.name, name),
         )
-        for name in names
+        for name in _constructions(family.name)
+    )
+
+
+def _constructions(family: str) -> tuple[str, ...]:
+    return (*BY_FAMILY[family], *(TRANSLATIONS if family in TRANSLATING else ()))
+
+
+@cache
+def released_targets() -> tuple[str, ...]:
+    """Names of all constructions of every supported release, installed or not.
+
+    A family is named after the oldest release that has it.
+    """
+    families = sorted((Version(family) for family in BY_FAMILY), reverse=True)
+    return tuple(
+        f"sglang-{release}:{construction}"
+        for release in RELEASES
+        for construction in _constructions(
+            str(next(family for family in families if family <= Version(release)))
+        )
     )
 
 

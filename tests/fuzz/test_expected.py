@@ -128,6 +128,30 @@ def test_the_table_is_well_formed() -> None:
     assert all(e.reason and e.reference for e in table)
 
 
+def test_a_pattern_means_the_targets_of_the_releases(tmp_path: Path) -> None:
+    file = tmp_path / "expected.toml"
+
+    def targets(pattern: str) -> set[str]:
+        file.write_text(
+            f'[[expected]]\ntarget = "{pattern}"\ninvariant = "MAP"\ncause = "torn"\n'
+            'reason = "r"\nreference = "x"\n'
+        )
+        return {entry.target for entry in load_expected(file)}
+
+    assert targets("sglang-0.5.1[23]*:chunk") == {
+        "sglang-0.5.12:chunk", "sglang-0.5.12.post1:chunk",
+        "sglang-0.5.13:chunk", "sglang-0.5.13.post1:chunk",
+    }  # fmt: skip
+    # A post release has the constructions of its family, and a family those of its oldest release.
+    assert targets("*:paged-swa-unified-early-release") == {
+        f"sglang-{release}:paged-swa-unified-early-release"
+        for release in ("0.5.14", "0.5.15", "0.5.15.post1")
+    }
+    assert targets("mine:paged") == {"mine:paged"}
+    with pytest.raises(BadFileError, match="no supported release"):
+        targets("sglang-0.6*:paged")
+
+
 DOCTORED = """\
 [[expected]]
 target = "fake:registry"
