@@ -60,6 +60,24 @@ def differs():
 steps = [fact.index for fact in player.play(scenario) if isinstance(fact, Step) and differs()]
 print("differs" if steps else "same")
 
+# A walk that is not along the nodes is no tree.
+reader = new_reader()
+reader.tree(engine._computed)
+seen = reader._seen
+assert rust_tree._hang(seen)
+for told in (
+    seen._replace(follows=seen.follows[::-1]),
+    seen._replace(follows=[rust_tree._UNKNOWN, *seen.follows[1:]]),
+    seen._replace(positions=[position + 1 for position in seen.positions]),
+    seen._replace(locs=seen.locs[::-1]),
+    seen._replace(locs=seen.locs[:1], positions=seen.positions[:1], follows=seen.follows[:1]),
+):
+    try:
+        rust_tree._hang(told)
+        print("taken")
+    except rust_tree.TreeReadError:
+        print("refused")
+
 # The tree's tensors are shared: what is written into one is no call of the core.
 reader = new_reader()
 tree = reader.tree(engine._computed)
@@ -103,4 +121,4 @@ def test_what_is_kept_is_what_a_new_reader_reads(ears, found):
         input=msgspec.json.encode(scenario), capture_output=True,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr.decode()[-2000:]
-    assert child.stdout.decode().split()[-2:] == [found, "seen"]
+    assert child.stdout.decode().split()[-7:] == [found, *["refused"] * 5, "seen"]
