@@ -271,17 +271,19 @@ def _merged(scenario: Scenario) -> Iterator[Scenario]:
 def _prompted(scenario: Scenario) -> Iterator[Scenario]:
     """Fewer steps: what a request decoded stands at the end of its prompt instead.
 
-    All steps behind the request's submission in one go, then half of them, ...; then each alone.
+    All steps between the request's submission and its end in one go, then half of them, ...; then
+    each alone.
     """
     operations = scenario.operations
     for before, operation in enumerate(operations):
         if not isinstance(operation, Submit) or not operation.prompt:
             continue
-        steps = [
-            index
-            for index, step in enumerate(operations)
-            if index > before and isinstance(step, Decode | Verify)
-        ]
+        steps = []
+        for index, step in enumerate(operations[before + 1 :], before + 1):
+            if isinstance(step, Decode | Verify):
+                steps.append(index)
+            elif isinstance(step, Finish | Abort) and step.request == operation.request:
+                break
         count = len(steps)
         while count > 1:
             yield _with_longer_prompt(scenario, before, steps[:count], count)

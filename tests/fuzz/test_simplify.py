@@ -63,6 +63,30 @@ THREE_REQUESTS = scenario(
 )  # fmt: skip
 
 
+def test_all_that_a_request_decoded_becomes_its_prompt_at_once() -> None:
+    """No part of it will do, and the steps of others behind its end are none of it."""
+
+    def all_or_nothing(found: Scenario) -> bool:
+        ops = [op for op in found.operations if isinstance(op, Submit | Decode | Finish)]
+        if not (ops and isinstance(ops[0], Submit) and Finish(request="A") in ops):
+            return False
+        end = ops.index(Finish(request="A"))
+        own = sum(isinstance(op, Decode) for op in ops[:end])
+        others = sum(isinstance(op, Decode) for op in ops[end:])
+        return own in {0, 5} and ops[0].prompt == (Piece("A", 6 - own),) and others == 2
+
+    found = scenario(
+        Submit(request="A", prompt=(Piece("A", 1),)), Prefill(request="A"), *[Decode()] * 5,
+        Finish(request="A"),
+        Submit(request="B", prompt=(Piece("B", 1),)), Prefill(request="B"), Decode(), Decode(),
+    )  # fmt: skip
+    assert all_or_nothing(found)
+    smallest = simplify(found, all_or_nothing)
+    assert smallest.operations == (
+        Submit(request="A", prompt=(Piece("A", 6),)), Finish(request="A"), Decode(), Decode(),
+    )  # fmt: skip
+
+
 def test_three_requests_become_two() -> None:
     """One request takes another's place, a decoded token goes into a prompt, one slot is left."""
     assert not STALE_DECODE(THREE_REQUESTS)  # three slots: nobody recycles
