@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, takewhile
 from typing import TypeAlias
 
 import msgspec
@@ -271,25 +272,25 @@ def _merged(scenario: Scenario) -> Iterator[Scenario]:
 def _prompted(scenario: Scenario) -> Iterator[Scenario]:
     """Fewer steps: what a request decoded stands at the end of its prompt instead.
 
-    All steps between the request's submission and its end in one go, then half of them, ...; then
-    each alone.
+    All steps behind the request's submission in one go, then half of them, ..., those up to its end
+    among these; then each alone.
     """
     operations = scenario.operations
     for before, operation in enumerate(operations):
         if not isinstance(operation, Submit) or not operation.prompt:
             continue
-        steps = []
+        steps, own, is_alive = [], 0, True
         for index, step in enumerate(operations[before + 1 :], before + 1):
             if isinstance(step, Decode | Verify):
                 steps.append(index)
+                own += is_alive
             elif isinstance(step, Finish | Abort) and step.request == operation.request:
-                break
-        count = len(steps)
-        while count > 1:
-            yield _with_longer_prompt(scenario, before, steps[:count], count)
-            count //= 2
-        for step in steps:
-            yield _with_longer_prompt(scenario, before, [step], 1)
+                is_alive = False
+        halves = takewhile(bool, (len(steps) >> times for times in count()))
+        for first in sorted({own, *halves} - {0, 1}, reverse=True):
+            yield _with_longer_prompt(scenario, before, steps[:first], first)
+        for each in steps:
+            yield _with_longer_prompt(scenario, before, [each], 1)
 
 
 def _unretracted(scenario: Scenario) -> Iterator[Scenario]:
