@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kvproof.fuzz.campaign import TargetResult
+from kvproof.fuzz.campaign import Fault, TargetResult
 from kvproof.fuzz.targets import released_targets
 from kvproof.model.files import read_file
 from kvproof.model.scenario import BadFileError
@@ -116,6 +116,7 @@ def compare(
 ) -> tuple[Comparison, ...]:
     """Compare a target's verdicts with the table's entries for it, or for ``baseline``."""
     entries = [entry for entry in table if entry.target == (baseline or result.target)]
+    raised = next((f.error.message for f in result.faults if not _is_known(f, entries)), None)
     verdicts = {verdict.invariant: verdict for verdict in result.verdicts}
     cells = []
     for invariant, verdict in verdicts.items():
@@ -138,10 +139,17 @@ def compare(
             note = f"the table expects the cause {entry.cause}, found {verdict.violation.cause}"
         elif verdict.status in {"unknown", "engine error"}:
             agreement, note = "changed", verdict.reason
+        elif verdict.status == "violated" and raised is not None:
+            # Where a violation is known the engine's end would go unnoticed.
+            agreement, note = "changed", f"broken as expected, and the engine failed: {raised}"
         cells.append(
             Comparison(target=result.target, invariant=invariant, agreement=agreement, note=note)
         )
     return tuple(cells)
+
+
+def _is_known(fault: Fault, entries: Iterable[Expected]) -> bool:
+    return any(e.cause == "engine error" and e.error in fault.error.message for e in entries)
 
 
 def _ends_as_expected(verdict: Verdict, entry: Expected) -> bool:

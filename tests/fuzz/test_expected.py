@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from kvproof.fuzz import expected
-from kvproof.fuzz.campaign import TargetResult
+from kvproof.fuzz.campaign import Fault, TargetResult
 from kvproof.fuzz.expected import Agreement, Expected, compare, load_expected
 from kvproof.fuzz.profiles import Profile
-from kvproof.model.scenario import BadFileError
+from kvproof.model.facts import EngineError
+from kvproof.model.scenario import BadFileError, Geometry, Scenario
 from kvproof.model.verdict import INVARIANTS, Cause, Invariant, Status, Verdict, Violation
 
 from .conftest import FakeProcess, campaign
@@ -113,6 +114,23 @@ def test_an_end_that_is_known_is_as_expected_and_no_other() -> None:
     assert cell(result(raised), entry())[0] == "changed"
     for status in ("holds", "unknown", "violated"):
         assert cell(result(verdict("PARTITION", status)), known)[0] == "changed"
+
+
+def test_an_engine_that_fails_beside_a_known_violation_is_news_unless_it_is_known_to() -> None:
+    error = EngineError(cause="raised", message="IndexError: a row")
+    scenario = Scenario(
+        geometry=Geometry(window=1, page_size=1, slots=1, pool_tokens=64), operations=()
+    )
+    found = replace(
+        result(verdict("PARTITION", "violated")),
+        faults=(Fault(error=error, scenario=scenario, occurrences=1),),
+    )
+    said, why = cell(found, entry())
+    assert said == "changed"
+    assert "IndexError: a row" in why
+    known = replace(entry(), cause="engine error", error="IndexError")
+    assert cell(found, entry(), known)[0] == "as expected"
+    assert cell(found, entry(), replace(known, error="TypeError"))[0] == "changed"
 
 
 def test_a_baseline_lends_its_entries() -> None:
