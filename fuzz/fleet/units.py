@@ -290,7 +290,9 @@ class Worker:
                 return _shrink(unit, plan, subject, process)
             return _search(unit, plan, subject, process), []
         except EngineError as error:
-            return lost(unit, "engine", str(error)), []
+            # Out of memory, an engine's last words need not say so.
+            limit = f"; its memory is limited to {plan.memory_gib} GiB" if plan.memory_gib else ""
+            return lost(unit, "engine", f"{error}{limit}"), []
 
     def _engine(self, name: str, asked: Mapping[str, str]) -> tuple[Subject, Process]:
         if self._subject is None or self._subject.name != name or self._process is None:

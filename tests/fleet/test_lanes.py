@@ -123,7 +123,7 @@ def test_an_engine_that_is_out_of_memory_is_lost_with_the_reason(
     lost, followed = lane.submit(unit, small).result(timeout=START_S)
     assert isinstance(lost, Lost)
     assert (lost.cause, followed) == ("engine", [])
-    assert "MemoryError" in lost.message
+    assert "its memory is limited to 0.01 GiB" in lost.message
 
 
 def test_searches_share_examples_through_redis(
